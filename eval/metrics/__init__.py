@@ -1,0 +1,1 @@
+"""Metrics as pure functions of saved predictions, in float64."""

@@ -1,0 +1,126 @@
+"""Image classification: logits of every picture go to the store; top-k, mean per class and calibration come from it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from foveal.eval.benchmark import Benchmark
+from foveal.eval.data.pictures import Pictures
+from foveal.eval.metrics.bootstrap import bootstrap_interval
+from foveal.eval.metrics.calibration import brier_rows, ece_from_confidence, nll_rows, softmax, top_label
+from foveal.eval.metrics.classification import mean_per_class, target_rank
+from foveal.zoo.images import read_or
+from foveal.zoo.transforms import EvalTransform, preprocessing_of
+
+
+class _Loaded(Dataset):
+    """Blocks of items as tensors; a picture that can't be read leaves its reason instead."""
+
+    def __init__(self, data: Pictures, blocks: list[list[int]], transform: EvalTransform, exif: bool, on_bad: str):
+        self.data, self.blocks, self.transform, self.exif, self.on_bad = data, blocks, transform, exif, on_bad
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def __getitem__(self, block: int) -> tuple[list[int], torch.Tensor, dict[int, str]]:
+        good, tensors, bad = [], [], {}
+        for i in self.blocks[block]:
+            picture, reason = read_or(
+                self.data.sources[i], on_bad=self.on_bad, mode=self.transform.mode, exif=self.exif
+            )
+            if reason is not None:
+                bad[i] = reason
+            if picture is not None:
+                good.append(i)
+                tensors.append(self.transform(picture))
+        size = self.transform.spec.size
+        empty = torch.empty(0, len(self.transform.spec.mean), size, size)
+        return good, torch.stack(tensors) if tensors else empty, bad
+
+
+def batches(
+    model: nn.Module, bench: Benchmark, data: Pictures, blocks: list[list[int]], *, workers: int, on_bad: str
+) -> Iterator[tuple[list[int], torch.Tensor, dict[int, str]]]:
+    """Indices, inputs and reasons of unreadable pictures, block by block."""
+    loaded = _Loaded(data, blocks, EvalTransform(preprocessing_of(model)), bench.exif, on_bad)
+    yield from DataLoader(loaded, batch_size=None, num_workers=workers, persistent_workers=False)
+
+
+def check(model: nn.Module, bench: Benchmark, data: Pictures) -> None:
+    """Refuses a model whose outputs can't be these classes.
+
+    Raises:
+        ValueError: when the counts differ.
+    """
+    outputs = getattr(model, "num_classes", None)
+    if outputs is not None and outputs != len(data.classes):
+        raise ValueError(
+            f"the model gives {outputs} classes but {bench.name} has {len(data.classes)} "
+            f"({', '.join(list(data.classes)[:3])}, …); create it with num_classes={len(data.classes)}"
+        )
+
+
+def predict(model: nn.Module, inputs: torch.Tensor) -> dict[str, np.ndarray]:
+    """One batch of predictions, a row a picture: logits in float32."""
+    return {"logits": model(inputs).float().cpu().numpy()}
+
+
+def metrics(
+    bench: Benchmark, data: Pictures, order: list[int], items: dict[str, dict[str, Any]], arrays: dict[str, np.ndarray]
+) -> dict[str, dict[str, Any]]:
+    """Every declared metric with its 95 % bootstrap interval over pictures; fractions, null where not applicable.
+
+    A picture without prediction has logits that are not finite: the worst score in every metric.
+    """
+    target = np.asarray([data.targets[i] for i in order])
+    logits = np.full((len(order), len(data.classes)), np.nan)
+    for place, i in enumerate(order):
+        row = items[data.ids[i]]["row"]
+        if row is not None:
+            logits[place] = arrays["logits"][row]
+    rank = target_rank(logits, target)
+    probs = softmax(logits)
+    confidence, right = top_label(probs, target)
+    per_item = {
+        "top1": rank <= 1,
+        "top5": rank <= 5,
+        "brier": brier_rows(probs, target),
+        "nll": nll_rows(logits, target),
+    }
+    joint: dict[str, tuple[dict[str, np.ndarray], Callable[[dict[str, np.ndarray]], float]]] = {
+        "ece": (
+            {"confidence": confidence, "right": right},
+            lambda drawn: ece_from_confidence(drawn["confidence"], drawn["right"]),
+        ),
+        "mean_per_class": (
+            {"right": rank <= 1, "target": target},
+            lambda drawn: mean_per_class(drawn["right"], drawn["target"]),
+        ),
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name in bench.metrics:
+        if name == "top5" and len(data.classes) < 5:  # not applicable: it would always be 1
+            found[name] = {"value": None, "interval": [None, None]}
+        elif name in per_item:
+            scores = per_item[name].astype(np.float64)
+            value = scores.mean() if scores.size else np.nan
+            found[name] = _entry(value, bootstrap_interval(scores, "mean"))
+        else:
+            columns, statistic = joint[name]
+            found[name] = _entry(statistic(columns), bootstrap_interval(columns, statistic))
+    return found
+
+
+def _entry(value: float, interval: tuple[float, float]) -> dict[str, Any]:
+    return {"value": _json(value), "interval": [_json(x) for x in interval]}
+
+
+def _json(x: float) -> float | str | None:
+    """JSON has no infinity: the protocol book writes it as a string."""
+    if np.isnan(x):
+        return None
+    return float(x) if np.isfinite(x) else ("inf" if x > 0 else "-inf")

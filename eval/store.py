@@ -1,0 +1,75 @@
+"""Predictions on disk, append-only: a part is a jsonl file of items and a safetensors file of their arrays.
+
+Each part is written aside and renamed, arrays first, so that a part whose jsonl file exists is whole. A killed run
+loses at most the part it was gathering.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+
+class Store:
+    """The parts of one run in a folder.
+
+    Attributes:
+        folder: RESULTS/<benchmark>/<model>/<key>.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.folder.glob("part-*.jsonl"))
+
+    def append(self, items: Sequence[dict[str, Any]], arrays: dict[str, np.ndarray], process: int = 0) -> None:
+        """Adds one part: dicts with at least an "id", and arrays whose rows the items number in "row" (or null)."""
+        taken = [int(p.stem.rpartition("-")[2]) for p in self.folder.glob(f"part-{process}-*.jsonl")]
+        stem = self.folder / f"part-{process}-{max(taken, default=-1) + 1:05d}"
+        aside = stem.with_suffix(".new")
+        save_file(arrays, aside)
+        os.replace(aside, stem.with_suffix(".safetensors"))
+        with aside.open("w", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(aside, stem.with_suffix(".jsonl"))
+
+    def ids(self) -> set[str]:
+        """Ids of all stored items."""
+        return {item["id"] for path in self._parts() for item in _items(path)}
+
+    def read(self) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray]]:
+        """Items by id, "row" pointing into the arrays joined over all parts; an id stored twice keeps its first."""
+        items: dict[str, dict[str, Any]] = {}
+        pieces: dict[str, list[np.ndarray]] = {}
+        offset = 0
+        for path in self._parts():
+            arrays = load_file(path.with_suffix(".safetensors"))
+            for name, array in arrays.items():
+                pieces.setdefault(name, []).append(array)
+            for item in _items(path):
+                if item["row"] is not None:
+                    item["row"] += offset
+                items.setdefault(item["id"], item)
+            offset += len(next(iter(arrays.values()))) if arrays else 0
+        return items, {name: np.concatenate(part) for name, part in pieces.items()}
+
+
+def _items(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open(encoding="utf-8") as stream:
+        for line in stream:
+            yield json.loads(line)
+
+
+def write_json(path: Path, facts: Any) -> None:
+    """JSON written aside and renamed."""
+    aside = path.with_suffix(".new")
+    aside.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(aside, path)

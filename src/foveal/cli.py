@@ -1,0 +1,306 @@
+"""The command line. Lists and help answer without importing torch; heavy imports stand inside the commands."""
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+
+from foveal.kernels._names import UnknownName
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+weights_app = typer.Typer(no_args_is_help=True, help="The catalogue of weights.")
+app.add_typer(weights_app, name="weights")
+
+FAILED, USAGE, NO_DATA = 1, 2, 3
+err = Console(stderr=True, highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+@app.callback()
+def _root(verbose: Annotated[bool, typer.Option("--verbose", help="Say more, e.g. which kernel path ran.")] = False) -> None:
+    """foveal: attention, backbone, task and benchmark, each chosen by name."""
+    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    logging.getLogger("foveal").setLevel(logging.DEBUG if verbose else logging.WARNING)
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table on standard output, as wide as it needs to be when that is not a terminal."""
+    grid = Table(*[escape(h) for h in header], box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        grid.add_row(*[escape(str(cell)) for cell in row])
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        wide = console.options.update(max_width=10_000)
+        console = Console(highlight=False, width=max(console.width, Measurement.get(console, wide, grid).maximum))
+    console.print(grid)
+
+
+def print_json(value: Any) -> None:
+    """JSON on standard output."""
+    print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+
+
+def _listing(kind: str, task: str | None, attention: str | None, pretrained: bool, commercial: bool) -> list[dict[str, Any]]:
+    from foveal.eval.benchmark import benchmarks
+    from foveal.kernels.registry import describe_operators
+    from foveal.weights.catalogue import rows
+    from foveal.zoo.registry import describe_attentions, list_models, models
+
+    if kind == "models":
+        chosen = list_models(task=task, attention=attention, pretrained=pretrained, commercial=commercial)
+        return [
+            {"name": m.name, "attention": m.attention, "weights": ", ".join(m.tags), "source": m.source}
+            for m in (models()[name] for name in chosen)
+        ]
+    if kind == "attentions":
+        return [{"name": n, **{k: v for k, v in f.items() if k != "class"}} for n, f in describe_attentions().items()]
+    if kind == "operators":
+        return [{"name": n, **f} for n, f in describe_operators().items()]
+    if kind == "benchmarks":
+        return [
+            {"name": b.name, "protocol": b.protocol, "metric": b.main, "ships": b.embedded, "source": b.source}
+            for b in benchmarks().values()
+            if task is None or b.protocol == task
+        ]
+    if kind == "weights":
+        return [
+            {"name": r.name, "ships": r.path is not None, "data licence": r.licences["data"], "page": r.page}
+            for r in rows().values()
+            if not commercial or r.commercial
+        ]
+    raise UnknownName("kind of list", kind, KINDS)
+
+
+KINDS = ("models", "attentions", "operators", "benchmarks", "weights")
+
+
+@app.command("list")
+def list_(
+    kind: Annotated[str, typer.Argument(help=" | ".join(KINDS))] = "models",
+    task: Annotated[str | None, typer.Option(help="Only for this task, e.g. classification.")] = None,
+    attention: Annotated[str | None, typer.Option(help="Only models built on this attention.")] = None,
+    pretrained: Annotated[bool, typer.Option("--pretrained", help="Only models with known weights.")] = False,
+    commercial: Annotated[bool, typer.Option("--commercial", help="Only what may be used commercially.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What there is, by name."""
+    found = _listing(kind, task, attention, pretrained, commercial)
+    if as_json:
+        print_json(found)
+    elif found:
+        print_table(list(found[0]), [[_cell(v) for v in entry.values()] for entry in found])
+    else:
+        err.print(f"no {kind} match")
+
+
+def _cell(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A model, weights row, attention, operator or benchmark.")],
+    as_json: AsJson = False,
+) -> None:
+    """What one name is: source, settings, size, weights, licences, claimed figures."""
+    from foveal.describe import describe
+
+    facts = describe(name)
+    if as_json:
+        print_json(facts)
+    else:
+        width = max(map(len, facts))
+        for key, value in facts.items():
+            lines = value if isinstance(value, list) else [value]
+            for i, line in enumerate(lines or [""]):
+                print(f"{key if i == 0 else '':<{width}}  {_cell(line)}".rstrip())
+
+
+@app.command("eval")
+def eval_(
+    models: Annotated[list[str] | None, typer.Argument(help="Names (with or without tag), or files that foveal saved.")] = None,
+    bench: Annotated[list[str] | None, typer.Option("--bench", help="Benchmark; may be given several times.")] = None,
+    suite: Annotated[str | None, typer.Option(help="quick: every shipped benchmark with its shipped models.")] = None,
+    data_root: Annotated[Path | None, typer.Option("--data-root", "--data", envvar="FOVEAL_DATA", help="Where the data lies.")] = None,
+    weights: Annotated[str, typer.Option(help="A tag, a file, a folder, or random.")] = "",
+    output: Annotated[Path, typer.Option(help="Folder of results; a killed run goes on from it.")] = Path("results"),
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, bf16, fp16.")] = "fp32",
+    batch_size: Annotated[int, typer.Option(min=1)] = 250,
+    workers: Annotated[int, typer.Option(min=0, help="Processes that read pictures.")] = 0,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many items; marked partial.")] = None,
+    on_bad: Annotated[str, typer.Option(help="Unreadable pictures: error, skip, substitute.")] = "error",
+    expect: Annotated[list[str] | None, typer.Option(help="NAME>=VALUE; exit 1 when a result misses it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate models on benchmarks: writes result files and prints a table."""
+    from foveal.eval.benchmark import benchmarks, get_benchmark
+    from foveal.eval.results import check_expectations, table
+
+    check_expectations(expect or [])
+    jobs: list[tuple[str, str, str]] = []
+    if suite is not None:
+        if suite != "quick":
+            raise UnknownName("suite", suite, ["quick"])
+        wanted = bench or [b.name for b in benchmarks().values() if b.quick]
+        jobs = [(m, w, b) for b in wanted for m, w in ([(m, weights) for m in models or []] or get_benchmark(b).quick)]
+    elif models and bench:
+        jobs = [(m, weights, b) for b in bench for m in models]
+    if not jobs:
+        raise ValueError("nothing to evaluate: give a model and --bench NAME, or --suite quick")
+    for _, _, name in jobs:
+        get_benchmark(name)
+    options = {
+        "data_root": data_root, "results": output, "device": device, "precision": precision, "batch_size": batch_size,
+        "workers": workers, "threads": threads, "limit": limit, "on_bad": on_bad,
+    }  # fmt: skip
+    results = [_evaluate_one(*job, options) for job in jobs]
+    if as_json:
+        print_json(results)
+    else:
+        print_table(*table(results))
+        err.print(f"results are in {output}", style="dim")
+    _expect(results, expect)
+
+
+def _expect(results: list[dict[str, Any]], expectations: list[str] | None) -> None:
+    from foveal.eval.results import unmet
+
+    missed = unmet(results, expectations or [])
+    for sentence in missed:
+        err.print(sentence, style="red")
+    if missed:
+        raise typer.Exit(FAILED)
+
+
+def _evaluate_one(name: str, weights: str, bench: str, options: dict[str, Any]) -> dict[str, Any]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from foveal.eval import runner
+    from foveal.eval.benchmark import get_benchmark
+    from foveal.eval.models import model_for
+
+    classes = len(get_benchmark(bench).read(options["data_root"]).classes)
+    model = model_for(name, weights, classes=classes)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[rate]}"), console=err, transient=True) as bar:
+        task = bar.add_task(escape(f"{name} on {bench}"), total=None, rate="")
+
+        def progress(done: int, total: int) -> None:
+            speed = bar.tasks[0].speed
+            bar.update(task, completed=done, total=total, rate=f"{speed:.0f}/s" if speed else "")
+
+        return runner.evaluate(model, bench, progress=progress, **options)
+
+
+@app.command()
+def classify(
+    image: Annotated[Path, typer.Argument(help="A picture.")],
+    model: Annotated[str, typer.Option(help="Name with or without tag, or a file that foveal saved.")] = "",
+    weights: Annotated[str, typer.Option(help="A tag, a file or a folder.")] = "",
+    top: Annotated[int, typer.Option(min=1, help="How many answers.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Name what is on a picture."""
+    from foveal.eval.models import model_for
+    from foveal.tasks.classification import DEFAULT_MODEL
+    from foveal.tasks.classification import classify as run
+
+    if not model:
+        err.print(f"model: {DEFAULT_MODEL}, which ships; it knows grey 28x28 pictures of clothes on black", style="dim")
+    answers = run(model_for(model or DEFAULT_MODEL, weights), image, topk=top)
+    if as_json:
+        print_json([vars(a) for a in answers])
+    else:
+        print_table(["class", "probability"], [[a.label, f"{a.probability:.4f}"] for a in answers])
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="Folder that foveal eval wrote.")] = Path("results"),
+    format: Annotated[str, typer.Option(help="table, md, csv.")] = "table",
+    expect: Annotated[list[str] | None, typer.Option(help="NAME>=VALUE; exit 1 when a result misses it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the results in a folder."""
+    from foveal.eval.results import as_csv, as_markdown, load_results, table
+
+    if format not in ("table", "md", "csv"):
+        raise UnknownName("report format", format, ["table", "md", "csv"])
+    found = load_results(results)
+    if as_json:
+        print_json(found)
+    elif format == "table":
+        print_table(*table(found))
+    else:
+        print(as_markdown(found) if format == "md" else as_csv(found))
+    _expect(found, expect)
+
+
+@weights_app.command("list")
+def weights_list(
+    commercial: Annotated[bool, typer.Option("--commercial", help="Only what may be used commercially.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Rows of the catalogue: which ship, and where the others are."""
+    list_("weights", None, None, False, commercial, as_json)
+
+
+@weights_app.command("verify")
+def weights_verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Rows; all that are here when none is named.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check files against their rows: hash, strict loading, answer to a fixed input."""
+    from foveal.weights.catalogue import rows
+    from foveal.weights.errors import WeightsError
+    from foveal.zoo.verify import verify
+
+    for name in names or []:
+        if name not in rows():
+            raise UnknownName("weight", name, rows())
+    chosen = [rows()[n] for n in names] if names else list(rows().values())
+    outcome, failed = {}, False
+    for row in chosen:
+        try:
+            outcome[row.name] = verify(row)
+        except WeightsError as error:
+            absent = "is not here" in str(error)
+            failed |= bool(names) or not absent
+            outcome[row.name] = ("not here" if absent and not names else f"FAILED: {error}")
+    if as_json:
+        print_json(outcome)
+    else:
+        print_table(["weights", "outcome"], list(outcome.items()))
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def main() -> None:
+    """The entry point: a known mistake of the user becomes one sentence and an exit code."""
+    from foveal.eval.benchmark import DataMissing
+
+    try:
+        app()
+    except DataMissing as error:
+        _stop(error, NO_DATA)
+    except (ValueError, UnknownName, OSError) as error:
+        _stop(error, USAGE)
+    except KeyboardInterrupt:
+        err.print("stopped; what is stored stays, the same command goes on from there")
+        sys.exit(130)
+
+
+def _stop(error: Exception, code: int) -> None:
+    err.print(escape(f"error: {error}"), style="red", soft_wrap=True)
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Tasks: what models are used for, one folder a task with its interface."""

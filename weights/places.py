@@ -1,0 +1,47 @@
+"""Where the file of a row is, or the sentence that says how to get it."""
+
+import os
+from pathlib import Path
+
+from foveal.weights.catalogue import Row, rows, rows_of
+from foveal.weights.errors import WeightsError
+
+
+def home() -> Path:
+    """The folder of fetched files: ``FOVEAL_HOME``, else ~/.cache/foveal."""
+    return Path(os.environ.get("FOVEAL_HOME") or "~/.cache/foveal").expanduser()
+
+
+def file_of(row: Row) -> Path:
+    """The file of a row: inside the package, or in the folder of fetched files.
+
+    Raises:
+        WeightsError: when it is in neither, with the page, the file name and the folder to put it in.
+    """
+    if row.path is not None:
+        return row.path
+    path = home() / "weights" / row.file
+    if path.is_file():
+        return path
+    what = f"its sha256 is {row.sha256}" if row.sha256 else "nobody has verified its hash yet"
+    raise WeightsError(
+        f"{row.name}: the file {row.file} is not here; get it from {row.page} and put it into {path.parent} ({what}), "
+        "or pass weights=FILE"
+    )
+
+
+def row_for(arch: str, weights: str) -> Row | None:
+    """The row that ``weights`` names: a tag of the model or a full name of one; None when it names none."""
+    return rows().get(weights if weights.startswith(arch + ".") else f"{arch}.{weights}")
+
+
+def default_row(arch: str) -> Row:
+    """The row that ``pretrained=True`` means.
+
+    Raises:
+        WeightsError: when the catalogue has none for this model.
+    """
+    known = rows_of(arch)
+    if not known:
+        raise WeightsError(f"{arch}: no weights are known for it; pass weights=FILE")
+    return known[0]

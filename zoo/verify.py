@@ -1,0 +1,44 @@
+"""Checks a row of the catalogue against its file: hash, strict loading, and the model's answer to a fixed input."""
+
+import hashlib
+import math
+
+import torch
+from torch import nn
+
+from foveal.weights.catalogue import Row
+from foveal.weights.errors import WeightsError
+from foveal.weights.places import file_of
+from foveal.zoo.create import create_model
+
+TOLERANCE = 1e-4  # of the probe; float32 on different processors differs by less
+
+
+def probe(model: nn.Module, row: Row, count: int = 4) -> list[float]:
+    """The first outputs for a ramp from -1 to 1 over the input, in eval mode."""
+    spec = row.preprocessing
+    shape = (1, len(spec.mean), spec.size, spec.size)
+    ramp = torch.linspace(-1, 1, math.prod(shape)).reshape(shape)
+    with torch.inference_mode():
+        return model.eval()(ramp)[0, :count].tolist()
+
+
+def verify(row: Row) -> str:
+    """What was checked, in one sentence.
+
+    Raises:
+        WeightsError: when the file is not there, has another hash, does not load strictly, or the model answers
+            differently from the row's probe.
+    """
+    path = file_of(row)
+    with path.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if row.sha256 and found != row.sha256:
+        raise WeightsError(f"{row.name}: {path} has sha256 {found}, the row says {row.sha256}")
+    answer = probe(create_model(row.name, pretrained=True), row)
+    if not row.probe:
+        return f"loads strictly; sha256 {found}, no probe recorded"
+    worst = max(abs(a - b) for a, b in zip(answer, row.probe, strict=True))
+    if not worst <= TOLERANCE * max(map(abs, row.probe)):
+        raise WeightsError(f"{row.name}: the model answers {answer} to the probe, the row says {list(row.probe)}")
+    return f"sha256 as recorded, loads strictly, probe agrees to {worst:.1e}"
