@@ -5,11 +5,12 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from foveal.kernels._names import UnknownName
 
 FOLDER = Path(__file__).resolve().parent / "benchmarks"
+OnBad = Literal["error", "skip", "substitute"]  # what an unreadable item does, see `evaluate`
 
 
 class DataMissing(FileNotFoundError):
@@ -48,7 +49,7 @@ class Benchmark:
     quick: tuple[tuple[str, str], ...] = ()
 
     def read(self, data_root: str | Path | None) -> Any:
-        """The data, counted.
+        """The data, counted; embedded data are read from the package whatever the root is.
 
         Raises:
             DataMissing: when it is not there or the counts differ from the declaration.
@@ -57,7 +58,7 @@ class Benchmark:
             raise DataMissing(f"{self.name}: needs its data; say where it is with --data-root DIR (or FOVEAL_DATA)")
         module, _, function = self.reader.partition(":")
         reader: Callable[[Path | None], Any] = getattr(importlib.import_module(f"foveal.eval.data.{module}"), function)
-        data = reader(None if data_root is None else Path(data_root).expanduser())
+        data = reader(None if self.embedded or data_root is None else Path(data_root).expanduser())
         found = data.counts()
         wrong = {what: (n, found.get(what)) for what, n in self.counts.items() if found.get(what) != n}
         if wrong:

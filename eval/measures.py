@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def foveal_version() -> str:
+    """Version of this package."""
+    return version("foveal")
+
+
 def versions() -> dict[str, Any]:
     """Versions of what computed a figure."""
     import numpy
@@ -47,10 +53,8 @@ def versions() -> dict[str, Any]:
     import torch
     import torchvision
 
-    import foveal
-
     return {
-        "foveal": foveal.__version__,
+        "foveal": foveal_version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "torchvision": torchvision.__version__,

@@ -1,5 +1,6 @@
 """From what a person types to a model that can be evaluated."""
 
+import re
 from pathlib import Path
 
 import torch
@@ -7,6 +8,18 @@ from torch import nn
 
 from foveal.weights.catalogue import rows
 from foveal.zoo.create import create_model, load
+
+PREFIX = re.compile(r"[\w-]{2,}:")  # of a name that another library knows, as hf-hub:timm/resnet18
+SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
+
+
+def is_path(name: str) -> bool:
+    """Whether a name means a file or folder, there or not.
+
+    >>> [is_path(name) for name in ("runs/nano", "nano.safetensors", "biformer_tiny.in1k", "hf-hub:timm/resnet18")]
+    [True, True, False, False]
+    """
+    return not PREFIX.match(name) and (bool({"/", "\\"} & {*name}) or name.endswith(SUFFIXES))
 
 
 def model_for(name: str, weights: str = "", *, classes: int | None = None, seed: int = 0) -> nn.Module:
@@ -19,10 +32,8 @@ def model_for(name: str, weights: str = "", *, classes: int | None = None, seed:
     Raises:
         UnknownName, WeightsError: as `create_model`.
     """
-    if not weights and ("/" in name or name.endswith(".safetensors")) and Path(name).expanduser().exists():
-        return load(name)
     if not weights:
-        return create_model(name, pretrained=True)
+        return load(Path(name).expanduser()) if is_path(name) else create_model(name, pretrained=True)
     row = rows().get(name)
     options = dict(row.options) if row else ({"num_classes": classes} if classes else {})
     arch = row.arch if row else name

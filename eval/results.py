@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,25 @@ def load_results(root: str | Path) -> list[Result]:
 
     Raises:
         DataMissing: when there is none.
+        ValueError: when a file is no result.
     """
     root = Path(root).expanduser()
     paths = [root] if root.is_file() else sorted(root.rglob("result.json"))
     if not paths:
         raise DataMissing(f"{root}: no result.json in it; `foveal eval MODEL --bench NAME --output {root}` writes one")
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [_load(path) for path in paths]
+
+
+def _load(path: Path) -> Result:
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: not JSON ({error}); pass a result.json or a folder that foveal eval wrote"
+        ) from error
+    if not isinstance(result, dict) or not {"benchmark", "model", "metrics", "main"} <= result.keys():
+        raise ValueError(f"{path}: not a result; pass a result.json or a folder that foveal eval wrote")
+    return result
 
 
 def label(result: Result) -> str:
@@ -85,7 +98,7 @@ def as_markdown(results: Sequence[Result]) -> str:
     """The table in Markdown."""
     header, rows = table(results)
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def as_csv(results: Sequence[Result]) -> str:
@@ -102,16 +115,16 @@ def as_csv(results: Sequence[Result]) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def check_expectations(expectations: Sequence[str]) -> list[tuple[str, float]]:
+def check_expectations(expectations: Sequence[str], metrics: Iterable[str]) -> list[tuple[str, float]]:
     """Metric and least value of each expectation, written NAME>=VALUE; checked before any work is done.
 
     Raises:
-        ValueError: when one is written differently.
+        ValueError: when one is written differently, or its metric is not among those there are.
 
-    >>> check_expectations(["top1>=0.9"])
+    >>> check_expectations(["top1>=0.9"], ["top1", "ece"])
     [('top1', 0.9)]
     """
-    parsed = []
+    parsed, metrics = [], list(dict.fromkeys(metrics))
     for text in expectations:
         name, sign, value = text.partition(">=")
         try:
@@ -120,6 +133,8 @@ def check_expectations(expectations: Sequence[str]) -> list[tuple[str, float]]:
             sign = ""
         if not sign or not name.strip():
             raise ValueError(f"--expect is written NAME>=VALUE, for example top1>=0.9; got {text!r}")
+        if name.strip() not in metrics:
+            raise ValueError(f"--expect: there is no metric {name.strip()!r} here; there are {', '.join(metrics)}")
     return parsed
 
 
@@ -127,15 +142,11 @@ def unmet(results: Sequence[Result], expectations: Sequence[str]) -> list[str]:
     """Sentences about results whose metric (a fraction) is below an expectation.
 
     Raises:
-        ValueError: when an expectation is not written NAME>=VALUE, or no result has that metric.
+        ValueError: as `check_expectations`.
     """
     missed = []
-    for name, least in check_expectations(expectations):
-        having = [r for r in results if name in r["metrics"]]
-        if not having:
-            known = ", ".join(dict.fromkeys(m for r in results for m in r["metrics"]))
-            raise ValueError(f"--expect: no result has a metric {name!r}; there are {known}")
-        for result in having:
+    for name, least in check_expectations(expectations, [m for r in results for m in r["metrics"]]):
+        for result in (r for r in results if name in r["metrics"]):
             value = result["metrics"][name]["value"]
             number = float("nan") if value is None else float(value)
             if not number >= least:  # a NaN misses too

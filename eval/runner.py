@@ -1,5 +1,6 @@
 """Runs one model on one benchmark: predictions of missing items go to the store, then metrics come from the store."""
 
+import functools
 import hashlib
 import importlib
 import json
@@ -7,22 +8,22 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import nn
 
-import foveal
-from foveal.eval.benchmark import Benchmark, get_benchmark
-from foveal.eval.measures import peak_memory_mib, reset_peak_memory, versions
+from foveal.eval.benchmark import Benchmark, OnBad, get_benchmark
+from foveal.eval.measures import foveal_version, peak_memory_mib, reset_peak_memory, versions
 from foveal.eval.results import label
 from foveal.eval.store import Store, write_json
 from foveal.kernels.registry import get_operator, list_operators
+from foveal.tasks.modes import eval_mode
 from foveal.weights.saving import state_hash
 from foveal.zoo.create import RANDOM, create_model
 from foveal.zoo.transforms import preprocessing_of
@@ -65,7 +66,8 @@ def evaluate(
     """The figures of a model on a benchmark, as the dict that is also written to ``result.json``.
 
     A run that was killed goes on where it stopped. At one batch size and thread count a resumed run gives the same
-    figures to the bit.
+    figures to the bit. Without a key of their own are what does not decide figures: the device, the batch size, the
+    threads, the names of the weights' file and of the data's folder.
 
     Args:
         model: from `create_model`, or a name (its default or tagged weights are loaded).
@@ -84,13 +86,19 @@ def evaluate(
     Raises:
         UnknownName: for a wrong model or benchmark name.
         DataMissing: when the data is not there or not what is declared.
+        ImageError: with on_bad="error", for the first picture that can't be read.
         ValueError: when model and benchmark do not fit, or an option is not one of its choices.
     """
     bench = get_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     if precision not in PRECISIONS:
         raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
-    if batch_size < 1 or (limit is not None and limit < 1):
-        raise ValueError(f"batch_size and limit have to be 1 or more, got {batch_size} and {limit}")
+    if on_bad not in get_args(OnBad):
+        raise ValueError(f"on_bad is one of {', '.join(get_args(OnBad))}, got {on_bad!r}")
+    for option, value in (("batch_size", batch_size), ("limit", limit), ("threads", threads)):
+        if value is not None and value < 1:
+            raise ValueError(f"{option} has to be 1 or more, got {value}")
+    if workers < 0:
+        raise ValueError(f"workers has to be 0 or more, got {workers}")
     place = pick_device(device)
     data = bench.read(data_root)
     net = create_model(model, pretrained=True) if isinstance(model, str) else model
@@ -98,19 +106,15 @@ def evaluate(
     protocol.check(net, bench, data)
     facts = _identity(net, bench, data.fingerprint(), precision, limit, on_bad)
     store = Store(_folder(Path(results).expanduser(), bench, facts))
+    where = {"data_root": None if data_root is None or bench.embedded else str(Path(data_root).expanduser().resolve())}
+    _warn_of_changed_data(store, facts, where)
 
-    before, was_training = torch.get_num_threads(), net.training
-    if threads:
-        torch.set_num_threads(threads)
-    net.to(place).eval()
-    try:
+    net.to(place)
+    with eval_mode(net), _threads(threads):
         run = _predict_missing(
             net, protocol, bench, data, store, place, precision, batch_size, workers, limit, on_bad, progress
         )
-    finally:
-        used_threads = torch.get_num_threads()
-        torch.set_num_threads(before)
-        net.train(was_training)
+        run |= {"device": str(place), "batch_size": batch_size, "threads": torch.get_num_threads()}
 
     order = list(range(min(len(data), limit) if limit else len(data)))
     items, arrays = store.read()
@@ -118,14 +122,14 @@ def evaluate(
     result = {
         **facts,
         "n": len(order),
-        "n_failed": sum(items[data.ids[i]]["row"] is None for i in order),
+        "n_failed": len(failed),
         "failed": failed,
-        "n_nonfinite": _nonfinite(arrays),
+        "n_nonfinite": _nonfinite(arrays, [row for i in order if (row := items[data.ids[i]]["row"]) is not None]),
         "partial": bool(limit and limit < len(data)),
         "main": bench.main,
         "metrics": protocol.metrics(bench, data, order, items, arrays),
         "source": bench.source,
-        "run": {**_history(store, run), "device": str(place), "batch_size": batch_size, "threads": used_threads},
+        "run": {**_history(store, run), **where},
         "versions": versions(),
     }
     write_json(store.folder / "result.json", result)
@@ -137,15 +141,16 @@ def evaluate(
 def _identity(
     net: nn.Module, bench: Benchmark, fingerprint: str, precision: str, limit: int | None, on_bad: str
 ) -> dict[str, Any]:
-    """What decides the figures; its hash is the key of the store."""
+    """What decides the figures, as JSON holds it, and what the weights are called."""
     info = getattr(net, "foveal", None)
     weights = info.weights if info else "given in memory"
-    return {
+    facts = {
         "model": info.name if info else type(net).__name__,
         "options": info.options if info else {},
         "weights": weights,
         "random_weights": weights == RANDOM,
         "state_sha256": state_hash(net),
+        "structure_sha256": _structure_hash(net),
         "preprocessing": asdict(preprocessing_of(net)),
         "benchmark": bench.name,
         "benchmark_version": bench.version,
@@ -155,16 +160,44 @@ def _identity(
         "on_bad": on_bad,
         "seed": 0,  # of the bootstrap; nothing else here is drawn
     }
+    return json.loads(json.dumps(facts, default=str))  # options may hold types
+
+
+def _structure_hash(net: nn.Module) -> str:
+    """Of the modules and their settings as torch prints them: equal weights can be used in two ways."""
+    return hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(net)).encode()).hexdigest()
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    try:
+        if count is not None:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _warn_of_changed_data(store: Store, facts: dict[str, Any], where: dict[str, Any]) -> None:
+    for path in store.folder.parent.glob("*/result.json"):
+        other = json.loads(path.read_text(encoding="utf-8"))
+        changed = {name for name, value in facts.items() if other.get(name) != value}
+        if changed == {"data_sha256"} and where.items() <= other.get("run", {}).items():
+            log.warning(
+                "%s: the data have changed since %s was computed, so its figures are not those of these data",
+                facts["benchmark"], path,
+            )  # fmt: skip
 
 
 def _folder(results: Path, bench: Benchmark, facts: dict[str, Any]) -> Path:
-    code = {"code": foveal.__version__}
-    key = hashlib.sha256(json.dumps(facts | code, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    decides = {name: value for name, value in facts.items() if name != "weights"} | {"code": foveal_version()}
+    key = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
     return results / bench.name / re.sub(r"[^\w.-]+", "_", label(facts)).strip("_") / key
 
 
-def _nonfinite(arrays: dict[str, np.ndarray]) -> int:
-    return sum(int((~np.isfinite(a).reshape(len(a), -1).all(1)).sum()) for a in arrays.values())
+def _nonfinite(arrays: dict[str, np.ndarray], rows: list[int]) -> int:
+    return sum(int((~np.isfinite(a[rows]).reshape(len(rows), -1).all(1)).sum()) for a in arrays.values() if rows)
 
 
 def _predict_missing(
@@ -196,13 +229,14 @@ def _predict_missing(
     operators = [get_operator(name) for name in list_operators()]
     before = {op.name: Counter(op.taken) for op in operators}
     reset_peak_memory()
+    predict = functools.partial(protocol.predict, net, data)
     items: list[dict[str, Any]] = []
     arrays: dict[str, list[np.ndarray]] = {}
     forward_seconds, predicted = 0.0, 0
     begin = flushed = time.perf_counter()
     for good, inputs, bad in protocol.batches(net, bench, data, blocks, workers=workers, on_bad=on_bad):
         started = time.perf_counter()
-        outputs = _forward(net, protocol, inputs, place, precision) if good else {}
+        outputs = _forward(predict, inputs, place, precision) if good else {}
         forward_seconds += time.perf_counter() - started
         predicted += len(good)
         row = sum(item["row"] is not None for item in items)
@@ -239,19 +273,19 @@ def _flush(store: Store, items: list[dict[str, Any]], arrays: dict[str, list[np.
 
 
 def _forward(
-    net: nn.Module, protocol: Any, inputs: torch.Tensor, place: torch.device, precision: str
+    predict: Callable[[torch.Tensor], dict[str, np.ndarray]], inputs: torch.Tensor, place: torch.device, precision: str
 ) -> dict[str, np.ndarray]:
     dtype = PRECISIONS[precision]
     try:
         with torch.inference_mode(), torch.autocast(place.type, dtype) if dtype else nullcontext():
-            return protocol.predict(net, inputs.to(place))
+            return predict(inputs.to(place))
     except torch.OutOfMemoryError:
         if len(inputs) == 1:
             raise
         half = len(inputs) // 2
         log.warning("out of memory at batch size %d, trying %d", len(inputs), half)
         torch.cuda.empty_cache()
-    first, second = (_forward(net, protocol, part, place, precision) for part in (inputs[:half], inputs[half:]))
+    first, second = (_forward(predict, part, place, precision) for part in (inputs[:half], inputs[half:]))
     return {name: np.concatenate([first[name], second[name]]) for name in first}
 
 
@@ -274,4 +308,5 @@ def _history(store: Store, run: dict[str, Any]) -> dict[str, Any]:
         "images_per_second": predicted / seconds if seconds else None,
         "peak_memory_mib": max((r["peak_memory_mib"] for r in runs), default=None),
         "kernel_paths": {name: sorted(taken) for name, taken in paths.items()},
+        **{name: (runs or [run])[-1][name] for name in ("device", "batch_size", "threads")},
     }

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from safetensors.numpy import save as to_bytes
 
 
 class Store:
@@ -32,14 +33,8 @@ class Store:
         """Adds one part: dicts with at least an "id", and arrays whose rows the items number in "row" (or null)."""
         taken = [int(p.stem.rpartition("-")[2]) for p in self.folder.glob(f"part-{process}-*.jsonl")]
         stem = self.folder / f"part-{process}-{max(taken, default=-1) + 1:05d}"
-        aside = stem.with_suffix(".new")
-        save_file(arrays, aside)
-        os.replace(aside, stem.with_suffix(".safetensors"))
-        with aside.open("w", encoding="utf-8") as stream:
-            stream.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(aside, stem.with_suffix(".jsonl"))
+        _write(stem.with_suffix(".safetensors"), to_bytes(arrays))
+        _write(stem.with_suffix(".jsonl"), "".join(json.dumps(item) + "\n" for item in items).encode())
 
     def ids(self) -> set[str]:
         """Ids of all stored items."""
@@ -69,7 +64,14 @@ def _items(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_json(path: Path, facts: Any) -> None:
-    """JSON written aside and renamed."""
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """JSON written aside and renamed. It is ASCII: the name of a file need not be valid text."""
+    _write(path, (json.dumps(facts, indent=1, allow_nan=False) + "\n").encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    aside = path.with_name(path.name + ".new")
+    with aside.open("wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())  # else a power cut could keep the name and lose what it names
     os.replace(aside, path)

@@ -189,7 +189,7 @@ def one_dtype(name: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tenso
     Raises:
         TypeError: when the dtypes differ outside autocast, or are not floating.
     """
-    if torch.is_autocast_enabled(q.device.type):
+    if torch.amp.is_autocast_available(q.device.type) and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         return q.to(dtype), k.to(dtype), v.to(dtype)
     if not (q.dtype == k.dtype == v.dtype) or not q.dtype.is_floating_point:

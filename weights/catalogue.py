@@ -1,8 +1,9 @@
 """The catalogue: rows of facts about weights, read from ``catalogue/*.toml`` and checked as data."""
 
 import functools
+import re
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,13 @@ class Preprocessing:
     """What turns a picture into the input that weights were trained for.
 
     Attributes:
-        size: side of the square input in pixels.
+        size: height of the input in pixels, and its width where ``width`` is None.
         mean, std: per channel, on values in 0..1; one entry means grey input.
         interpolation: "bicubic" or "bilinear", with antialiasing.
-        crop_pct: the resize goes to floor(size / crop_pct) before the centre crop.
-        crop_mode: "shorter" keeps the aspect ratio and resizes the shorter side, "squash" resizes both.
+        crop_pct: the resize goes to floor(size / crop_pct) before the centre crop; above 1 the crop has a black rim.
+        crop_mode: "shorter" keeps the aspect ratio and resizes until the picture covers the target, "squash" resizes
+            both sides, "border" keeps the aspect ratio until the picture lies within it and adds a rim of mean colour.
+        width: of an input that is not square.
     """
 
     size: int
@@ -29,12 +32,24 @@ class Preprocessing:
     interpolation: str = "bicubic"
     crop_pct: float = 0.875
     crop_mode: str = "shorter"
+    width: int | None = None
 
     def __post_init__(self) -> None:
-        if self.interpolation not in ("bicubic", "bilinear") or self.crop_mode not in ("shorter", "squash"):
-            raise ValueError(f"preprocessing: unknown interpolation or crop_mode in {self}")
-        if len(self.mean) != len(self.std) or not 0 < self.crop_pct <= 1:
-            raise ValueError(f"preprocessing: mean and std of one length and crop_pct in (0, 1] are needed, got {self}")
+        if not all(isinstance(n, int) and n > 0 for n in self.shape):
+            raise ValueError(f"preprocessing: size and width are pixels, got {self.size!r} and {self.width!r}")
+        if self.interpolation not in ("bicubic", "bilinear"):
+            raise ValueError(f"preprocessing: interpolation is bicubic or bilinear, got {self.interpolation!r}")
+        if self.crop_mode not in ("shorter", "squash", "border"):
+            raise ValueError(f"preprocessing: crop_mode is shorter, squash or border, got {self.crop_mode!r}")
+        if not (isinstance(self.mean, tuple) and isinstance(self.std, tuple) and len(self.mean) == len(self.std) > 0):
+            raise ValueError(f"preprocessing: mean and std are lists of one length, got {self.mean} and {self.std}")
+        if not 0 < self.crop_pct < 2:
+            raise ValueError(f"preprocessing: crop_pct is a fraction such as 0.875, got {self.crop_pct}")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width of the input."""
+        return self.size, self.size if self.width is None else self.width
 
 
 @dataclass(frozen=True)
@@ -102,49 +117,80 @@ class Row:
         return all(self.licences[part] in COMMERCIAL for part in ("code", "weights", "data"))
 
 
-def from_json(facts: dict[str, Any]) -> dict[str, Any]:
-    """Settings read from JSON or TOML: arrays become tuples, and the string "full" None (TOML has no null)."""
-    return {name: _tuples(value) for name, value in facts.items()}
+def from_json(facts: dict[str, Any], null: str | None = None) -> dict[str, Any]:
+    """Settings as they were before JSON: arrays become tuples, and the string ``null``, if given, None.
+
+    >>> from_json({"topk": [8, "full"], "act": "full"}), from_json({"topk": [8, "full"]}, null="full")
+    ({'topk': (8, 'full'), 'act': 'full'}, {'topk': (8, None)})
+    """
+
+    def tuples(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(tuples(v) for v in value)
+        if isinstance(value, dict):
+            return {name: tuples(v) for name, v in value.items()}
+        return None if null is not None and value == null else value
+
+    return {name: tuples(value) for name, value in facts.items()}
 
 
-def _tuples(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_tuples(v) for v in value)
-    return None if value == "full" else value
-
-
-def parse(name: str, facts: dict[str, Any], where: Path) -> Row:
-    """A row from its TOML table.
+def parse(name: str, facts: Any, where: Path) -> Row:
+    """A row from its TOML table, in which the string "full" stands for None (TOML has no null).
 
     Raises:
         ValueError: naming file, row and what is wrong.
     """
     try:
-        unknown = facts.keys() - {f.name for f in fields(Row)}
-        if unknown:
-            raise ValueError(f"unknown field {', '.join(sorted(unknown))}")
+        if not isinstance(facts, dict):
+            raise ValueError(f"has to be a table, got {facts!r}")
+        _check_types(facts)
         facts = dict(facts)
         facts["preprocessing"] = Preprocessing(**from_json(facts["preprocessing"]))
-        facts["options"] = from_json(facts.get("options", {}))
+        facts["options"] = from_json(facts.get("options", {}), null="full")
         facts["claims"] = tuple(Claim(**c) for c in facts.get("claims", ()))
         facts["labels"], facts["probe"] = tuple(facts.get("labels", ())), tuple(facts.get("probe", ()))
         row = Row(name=name, **facts)
         missing = {"code", "weights", "data"} - row.licences.keys()
         if missing:
             raise ValueError(f"licences need {', '.join(sorted(missing))}")
-        if not name.startswith(row.arch + "."):
+        if not (name.startswith(row.arch + ".") and row.tag):
             raise ValueError(f"the name has to be {row.arch}.<tag>")
+        if row.sha256 and not re.fullmatch("[0-9a-f]{64}", row.sha256):
+            raise ValueError(f"sha256 has to be 64 hexadecimal digits, got {row.sha256!r}")
+        if row.url and not row.url.startswith("https://"):
+            raise ValueError(f"url has to begin with https://, got {row.url!r}")
         return row
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"{where.name}: weights row {name!r}: {error}") from error
+
+
+def _check_types(facts: dict[str, Any]) -> None:
+    kinds = {"preprocessing": dict, "licences": dict, "options": dict, "claims": list, "labels": list, "probe": list}
+    known = {f.name: kinds.get(f.name, str) for f in fields(Row) if f.name != "name"}
+    needed = {f.name for f in fields(Row) if f.default is MISSING and f.default_factory is MISSING} - {"name"}
+    if facts.keys() - known.keys():
+        raise ValueError(f"unknown field {', '.join(sorted(facts.keys() - known.keys()))}")
+    if needed - facts.keys():
+        raise ValueError(f"missing field {', '.join(sorted(needed - facts.keys()))}")
+    for field_name, value in facts.items():
+        if not isinstance(value, known[field_name]):
+            raise ValueError(f"{field_name} has to be a {known[field_name].__name__}, got {value!r}")
 
 
 @functools.cache
 def rows() -> dict[str, Row]:
-    """All rows by name, in the order of the files; the first row of a model is its default tag."""
+    """All rows by name, in the order of the files; the first row of a model is its default tag.
+
+    Raises:
+        ValueError: naming the file, when one is not TOML, a row is wrong or a name is defined twice.
+    """
     found: dict[str, Row] = {}
     for path in sorted((FOLDER / "catalogue").glob("*.toml")):
-        for name, facts in tomllib.loads(path.read_text(encoding="utf-8")).items():
+        try:
+            tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path.name}: not TOML ({error})") from error
+        for name, facts in tables.items():
             if name in found:
                 raise ValueError(f"{path.name}: weights row {name!r} is defined twice")
             found[name] = parse(name, facts, path)

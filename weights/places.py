@@ -1,5 +1,6 @@
 """Where the file of a row is, or the sentence that says how to get it."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -28,6 +29,31 @@ def file_of(row: Row) -> Path:
         f"{row.name}: the file {row.file} is not here; get it from {row.page} and put it into {path.parent} ({what}), "
         "or pass weights=FILE"
     )
+
+
+def sha256_of(path: Path) -> str:
+    """The hash of a file, in hex."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def checked_file_of(row: Row) -> Path:
+    """As `file_of`, its bytes compared with the row's sha256 before anybody reads them.
+
+    Raises:
+        WeightsError: as `file_of`, or when the file is another one.
+    """
+    path = file_of(row)
+    if row.sha256 and (found := sha256_of(path)) != row.sha256:
+        raise WeightsError(f"{row.name}: {path} has sha256 {found}, the row says {row.sha256}; it was not read")
+    return path
+
+
+def row_of_file(arch: str, path: Path) -> Row | None:
+    """The row of a model whose file this is, by its sha256; None when there is none."""
+    known = [row for row in rows_of(arch) if row.sha256]
+    found = sha256_of(path) if known else ""
+    return next((row for row in known if row.sha256 == found), None)
 
 
 def row_for(arch: str, weights: str) -> Row | None:

@@ -14,12 +14,12 @@ from foveal.weights.catalogue import Preprocessing, Row, from_json, rows, rows_o
 from foveal.weights.errors import WeightsError
 from foveal.weights.loading import LoadReport
 from foveal.weights.loading import load_weights as load_file
+from foveal.weights.places import checked_file_of, default_row, row_for, row_of_file
 from foveal.weights.reading import find_file, read_checkpoint
-from foveal.weights.places import default_row, file_of, row_for
 from foveal.weights.saving import save as save_file
 from foveal.zoo import UnknownName, registry
 from foveal.zoo.features import FeatureNet
-from foveal.zoo.transforms import from_timm
+from foveal.zoo.transforms import at, from_timm
 
 log = logging.getLogger("foveal")
 RANDOM = "random weights"
@@ -30,7 +30,7 @@ class ModelInfo:
     """What a model is, carried by it as ``model.foveal``.
 
     Attributes:
-        name: the name it was created by, without tag.
+        name: the name it was created by; one of ours without tag.
         options: the arguments it was built with.
         preprocessing: the input its weights expect.
         weights: row name, file or "random weights".
@@ -44,6 +44,11 @@ class ModelInfo:
     weights: str = RANDOM
     sha256: str = ""
     labels: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def arch(self) -> str:
+        """The name without tag."""
+        return self.name.partition(".")[0]
 
 
 def create_model(
@@ -63,7 +68,8 @@ def create_model(
     Args:
         name: one of `list_models()`, or any timm name; ``name.tag`` names the weights of ``pretrained=True``.
         pretrained: load the weights of the tag, or the default ones.
-        weights: a tag, a file or a folder instead; with ``pretrained`` it is a TypeError.
+        weights: a tag, a file or a folder instead; with ``pretrained`` it is a TypeError. Settings that the weights
+            were made with (recorded in their row, or by `save`) hold unless given here.
         features_only: give a list of feature maps instead of logits.
         out_indices: which maps; negative ones count from the end.
         img_size: input size; models of any size ignore it but for their preprocessing.
@@ -81,60 +87,97 @@ def create_model(
     """
     if pretrained and weights is not None:
         raise TypeError("create_model: give either pretrained=True or weights=, not both")
+    if "checkpoint_path" in options:  # timm would read it in its own way
+        raise TypeError("create_model: checkpoint_path is not an option, pass weights=FILE")
     arch, _, tag = name.partition(".")
     ours = registry.is_model(arch)
-    row: Row | None = None
-    if pretrained:
-        row = rows().get(name) if tag else (default_row(arch) if ours else None)
-        if row is None and tag and ours:
-            raise UnknownName("weight", name, [r.name for r in rows_of(arch)] or rows())
-    elif weights is not None:
-        row = row_for(arch, str(weights))
-    source = file_of(row) if row else (None if weights is None else weights)
-    if row is not None:
-        options = {**row.options, **options}
+    full_name = arch if ours or name in rows() else name  # timm's tags say how it builds, our own only what is loaded
+    if ours and tag and name not in rows():
+        raise UnknownName("weight", name, [r.name for r in rows_of(arch)] or rows())
+    source: Source | None = None
+    if weights is not None:
+        source = _find(arch, weights)
+    elif pretrained and (ours or name in rows()):
+        row = rows()[name] if tag else default_row(arch)
+        source = Source(checked_file_of(row), row)
+    if source is not None:
+        options = {**source.options(arch), **options}
     if img_size is not None:
         options["img_size"] = img_size
+
     if ours:
         model = registry.build(arch, **options)
-        preprocessing = _own_preprocessing(arch, options)
+        spec = _known_preprocessing(arch)
+        if features_only:
+            model = FeatureNet(model, out_indices)
     else:
-        model = _from_timm(arch if row else name, pretrained and row is None, features_only, out_indices, options)
-        preprocessing = from_timm(getattr(model, "pretrained_cfg", {}))
-    loaded = RANDOM if ours or not pretrained else f"timm:{name}"
-    model.foveal = ModelInfo(arch, options, preprocessing, loaded)  # type: ignore[assignment]
+        model = _from_timm(full_name, pretrained and source is None, features_only, out_indices, options)
+        spec = from_timm(getattr(model, "pretrained_cfg", {}))
+    spec = at(spec, options.get("in_chans", 3), options.get("img_size", spec.shape))
+    if features_only:
+        options = {**options, "features_only": True, "out_indices": out_indices}
+    came_from = f"timm:{name}" if pretrained and source is None else RANDOM
+    model.foveal = ModelInfo(full_name, options, spec, came_from)  # type: ignore[assignment]
     if source is not None:
-        load_weights(model, source, strict=strict, ema=ema)
-    if features_only and ours:
-        info = model.foveal
-        model = FeatureNet(model, out_indices)
-        model.foveal = info
+        _load(model, source, strict=strict, ema=ema)
     return model
 
 
-def _own_preprocessing(arch: str, options: dict[str, Any]) -> Preprocessing:
-    """What the known weights of a model agree on, else timm's ImageNet defaults at the model's size."""
+@dataclass(frozen=True)
+class Source:
+    """A weights file, and the row it belongs to if the catalogue has one."""
+
+    path: Path
+    row: Row | None
+
+    def options(self, arch: str) -> dict[str, Any]:
+        """The settings that these weights were made with, as far as the row or the file says."""
+        if self.row is not None:
+            return self.row.options
+        saved = _saved_facts(self.path, read_checkpoint(self.path)[1])
+        options = saved["options"] if saved.get("name", "").partition(".")[0] == arch else {}
+        return {key: value for key, value in options.items() if key not in ("features_only", "out_indices")}
+
+
+def _find(arch: str, weights: str | Path) -> Source:
+    """What ``weights`` means for a model: the same whether a tag or the path of its file was given."""
+    row = row_for(arch, str(weights))
+    if row is not None:
+        return Source(checked_file_of(row), row)
+    if str(weights).startswith(("http://", "https://")):
+        raise WeightsError(f"{weights}: fetching from an address is not built yet; download the file and pass its path")
+    path = Path(weights).expanduser()
+    if not path.exists() and path.parent == Path(".") and path.suffix not in (".safetensors", ".pth", ".pt", ".bin"):
+        tags = ", ".join(r.name for r in rows_of(arch)) or "none"
+        raise WeightsError(f"{weights}: neither a file nor weights of {arch} (known: {tags})")
+    path = find_file(path)
+    return Source(path, row_of_file(arch, path))
+
+
+def _known_preprocessing(arch: str) -> Preprocessing:
+    """What the known weights of one of our models agree on, else timm's ImageNet defaults at the model's size."""
     known = {row.preprocessing for row in rows_of(arch)}
-    spec = known.pop() if len(known) == 1 else None
-    channels = options.get("in_chans", 3)
-    size = options.get("img_size", spec.size if spec else registry.variant(arch).get("img_size", 224))
-    size = size if isinstance(size, int) else max(size)
-    if spec is None or len(spec.mean) != channels:
-        spec = from_timm({"input_size": (channels, size, size)})
-    return replace(spec, size=size)
+    if len(known) == 1:
+        return known.pop()
+    size = registry.variant(arch).get("img_size", 224)
+    return from_timm({"input_size": (3, size, size)})
 
 
 def _from_timm(
     name: str, pretrained: bool, features_only: bool, out_indices: Sequence[int] | None, options: dict[str, Any]
 ) -> nn.Module:
     if ":" not in name and not timm.is_model(name):
-        raise UnknownName("model", name.partition(".")[0], list(dict.fromkeys([*registry.models(), *timm.list_models()])))
+        known = dict.fromkeys([*registry.models(), *timm.list_models()])
+        raise UnknownName("model", name.partition(".")[0], known)
     if features_only:
-        options = {**options, "features_only": True, "out_indices": out_indices}
+        options = {**options, "features_only": True}
+        if out_indices is not None:
+            options["out_indices"] = out_indices
     try:
         return timm.create_model(name, pretrained=pretrained, **options)
     except (OSError, ConnectionError) as error:
-        raise WeightsError(f"{name}: timm could not fetch its weights ({type(error).__name__}); pass weights=FILE") from error
+        reason = type(error).__name__
+        raise WeightsError(f"{name}: timm could not fetch its weights ({reason}); pass weights=FILE") from error
 
 
 def load_weights(model: nn.Module, source: str | Path, *, strict: bool = True, ema: bool = False) -> LoadReport:
@@ -151,42 +194,30 @@ def load_weights(model: nn.Module, source: str | Path, *, strict: bool = True, e
         WeightsError: when the file is missing, unsafe or does not fit.
     """
     info: ModelInfo | None = getattr(model, "foveal", None)
-    row = row_for(info.name, str(source)) if info else None
-    path = file_of(row) if row else _existing(source, info)
-    report = load_file(model, path, strict=strict, ema=ema)
-    if row and row.sha256 and row.sha256 != report.sha256:
-        raise WeightsError(f"{path}: the sha256 is {report.sha256}, but {row.name} has {row.sha256}")
+    return _load(model, _find(info.arch if info else type(model).__name__, source), strict=strict, ema=ema)
+
+
+def _load(model: nn.Module, source: Source, *, strict: bool, ema: bool) -> LoadReport:
+    report = load_file(model, source.path, strict=strict, ema=ema)
+    info: ModelInfo | None = getattr(model, "foveal", None)
     if info is not None:
-        row = row or next((r for r in rows_of(info.name) if r.sha256 and r.sha256 == report.sha256), None)
-        model.foveal = _after_loading(info, row, report)  # type: ignore[assignment]
+        model.foveal = _after_loading(info, source, report)  # type: ignore[assignment]
     return report
 
 
-def _existing(source: str | Path, info: ModelInfo | None) -> Path:
-    if str(source).startswith(("http://", "https://")):
-        raise WeightsError(f"{source}: fetching from an address is not built yet; download the file and pass its path")
-    path = Path(source).expanduser()
-    if not path.exists() and info is not None and not path.suffix and path.parent == Path("."):
-        tags = ", ".join(r.name for r in rows_of(info.name)) or "none"
-        raise WeightsError(f"{source}: neither a file nor weights of {info.name} (known: {tags})")
-    return path
-
-
-def _after_loading(info: ModelInfo, row: Row | None, report: LoadReport) -> ModelInfo:
-    saved = json.loads(report.metadata.get("foveal", "{}"))
+def _after_loading(info: ModelInfo, source: Source, report: LoadReport) -> ModelInfo:
+    saved, row = _saved_facts(source.path, report.metadata), source.row
+    labels: tuple[str, ...] = ()
     if row is not None:
         spec, labels = row.preprocessing, row.labels
     elif saved:
-        spec, labels = Preprocessing(**from_json(saved["preprocessing"])), tuple(saved["labels"])
+        spec, labels = Preprocessing(**saved["preprocessing"]), saved["labels"]
     else:
-        spec, labels = info.preprocessing, ()
-        if len({r.preprocessing for r in rows_of(info.name)}) != 1:
+        spec = info.preprocessing
+        if len({r.preprocessing for r in rows_of(info.arch)}) != 1:
             log.warning("%s: its preprocessing is unknown, taken to be %s", report.source, spec)
-    channels = len(info.preprocessing.mean)
-    if len(spec.mean) != channels:  # the model was built for other channels than the weights
-        spec = replace(spec, mean=info.preprocessing.mean, std=info.preprocessing.std)
-    if "img_size" in info.options:
-        spec = replace(spec, size=info.preprocessing.size)
+    size = info.preprocessing.shape if "img_size" in info.options else spec.shape
+    spec = at(spec, len(info.preprocessing.mean), size)  # the model may be built for other channels than the weights
     if any(key.rpartition(".")[2] in ("weight", "bias") for key in report.skipped):
         labels = ()  # the classifier is fresh: its outputs are not those classes
     return replace(
@@ -199,24 +230,47 @@ def _after_loading(info: ModelInfo, row: Row | None, report: LoadReport) -> Mode
 
 
 def _facts(model: nn.Module) -> dict[str, Any]:
+    """What `save` writes beside the tensors: all that `load` needs to build the model as it is now."""
     info: ModelInfo | None = getattr(model, "foveal", None)
     if info is None:
         return {}
-    return {
-        "name": info.name,
-        "options": info.options,
-        "preprocessing": asdict(info.preprocessing),
-        "labels": info.labels,
-    }
+    options, labels = dict(info.options), info.labels
+    classes = getattr(model, "num_classes", None)  # `reset_classifier` may have changed it
+    if classes is not None:
+        options["num_classes"] = classes
+        labels = labels if len(labels) == classes else ()
+    return {"name": info.name, "options": options, "preprocessing": asdict(info.preprocessing), "labels": labels}
+
+
+def _saved_facts(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
+    """What `_facts` gave when the file was saved; empty when it was not saved by us."""
+    try:
+        facts = from_json(json.loads(metadata.get("foveal", "{}")))
+        if facts and not (isinstance(facts["name"], str) and isinstance(facts["labels"], tuple)):
+            raise TypeError("name or labels")
+        if facts:
+            Preprocessing(**facts["preprocessing"])
+            dict(**facts["options"])
+        return facts
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise WeightsError(f"{path}: its note on the model it holds is damaged ({error}); save it again") from error
 
 
 def save(model: nn.Module, path: str | Path) -> Path:
     """Writes a model to a safetensors file that `load` turns into the same model again; tied tensors stay tied.
 
     The file is written aside and renamed, so that a crash leaves the old one.
+
+    Raises:
+        TypeError: when an option of the model is not a plain value (a class, a function).
+        WeightsError: when the path is a folder.
     """
     path, facts = Path(path).expanduser(), _facts(model)
-    save_file(model, path, {"foveal": json.dumps(facts)} if facts else None)
+    try:
+        note = {"foveal": json.dumps(facts)} if facts else None
+    except TypeError as error:
+        raise TypeError(f"{path}: an option of {facts['name']} is not a plain value, it can't be saved ({error})") from error
+    save_file(model, path, note)
     return path
 
 
@@ -229,15 +283,15 @@ def save_pretrained(model: nn.Module, folder: str | Path) -> Path:
 
 
 def load(path: str | Path) -> nn.Module:
-    """The model that `save` or `save_pretrained` wrote.
+    """The model that `save` or `save_pretrained` wrote, in training mode and float32.
 
     Raises:
         WeightsError: when the file does not say which model it holds.
     """
-    _, metadata = read_checkpoint(find_file(Path(path).expanduser()))
-    facts = json.loads(metadata.get("foveal", "{}"))
+    file = find_file(Path(path).expanduser())
+    facts = _saved_facts(file, read_checkpoint(file)[1])
     if not facts:
         raise WeightsError(
             f"{path}: does not say which model it holds; create the model by name and pass weights={str(path)!r}"
         )
-    return create_model(facts["name"], weights=path, **from_json(facts["options"]))
+    return create_model(facts["name"], weights=file, **facts["options"])

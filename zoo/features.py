@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from timm.models import FeatureInfo
 from torch import Tensor, nn
 
@@ -24,7 +23,7 @@ def take_indices(count: int, indices: int | Sequence[int] | None) -> list[int]:
         return list(range(count - indices, count))
     bad = [i for i in indices if not -count <= i < count]
     if bad or not indices:
-        raise ValueError(f"out_indices: there are {count} outputs, so {-count} to {count - 1} are allowed; got {indices}")
+        raise ValueError(f"out_indices: {count} outputs, so {-count} to {count - 1} are allowed; got {indices}")
     return [i % count for i in indices]
 
 
@@ -42,7 +41,7 @@ class FeatureNet(nn.Module):
         self.out_indices = take_indices(len(info), out_indices)
         model.prune_intermediate_layers(self.out_indices, prune_norm=True, prune_head=True)  # type: ignore[operator]
         self.model = model
-        self.feature_info = FeatureInfo(info, tuple(self.out_indices))  # type: ignore[arg-type]
+        self.feature_info = FeatureInfo(info, tuple(self.out_indices))
 
     def forward(self, x: Tensor) -> list[Tensor]:
         has_norms = getattr(self.model, "extra_norms", None) is not None
@@ -58,7 +57,7 @@ class FeatureNet(nn.Module):
 def count_parameters(model: nn.Module) -> int:
     """Parameters of a model, tied ones once.
 
-    >>> count_parameters(torch.nn.Linear(3, 2))
+    >>> count_parameters(nn.Linear(3, 2))
     8
     """
     return sum(p.numel() for p in model.parameters())

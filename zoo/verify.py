@@ -1,6 +1,5 @@
 """Checks a row of the catalogue against its file: hash, strict loading, and the model's answer to a fixed input."""
 
-import hashlib
 import math
 
 import torch
@@ -8,7 +7,7 @@ from torch import nn
 
 from foveal.weights.catalogue import Row
 from foveal.weights.errors import WeightsError
-from foveal.weights.places import file_of
+from foveal.weights.places import checked_file_of, sha256_of
 from foveal.zoo.create import create_model
 
 TOLERANCE = 1e-4  # of the probe; float32 on different processors differs by less
@@ -17,7 +16,7 @@ TOLERANCE = 1e-4  # of the probe; float32 on different processors differs by les
 def probe(model: nn.Module, row: Row, count: int = 4) -> list[float]:
     """The first outputs for a ramp from -1 to 1 over the input, in eval mode."""
     spec = row.preprocessing
-    shape = (1, len(spec.mean), spec.size, spec.size)
+    shape = (1, len(spec.mean), *spec.shape)
     ramp = torch.linspace(-1, 1, math.prod(shape)).reshape(shape)
     with torch.inference_mode():
         return model.eval()(ramp)[0, :count].tolist()
@@ -30,11 +29,7 @@ def verify(row: Row) -> str:
         WeightsError: when the file is not there, has another hash, does not load strictly, or the model answers
             differently from the row's probe.
     """
-    path = file_of(row)
-    with path.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if row.sha256 and found != row.sha256:
-        raise WeightsError(f"{row.name}: {path} has sha256 {found}, the row says {row.sha256}")
+    found = sha256_of(checked_file_of(row))
     answer = probe(create_model(row.name, pretrained=True), row)
     if not row.probe:
         return f"loads strictly; sha256 {found}, no probe recorded"

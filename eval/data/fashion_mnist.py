@@ -1,6 +1,7 @@
 """Fashion-MNIST's test part from the idx files that ship with the package, or from a folder with the same files."""
 
 import gzip
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +27,19 @@ def read_idx(path: Path) -> np.ndarray:
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(dims)
     except FileNotFoundError as error:
         raise DataMissing(f"{path}: not found; it is one of Fashion-MNIST's official files") from error
-    except (OSError, EOFError, ValueError, IndexError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, IndexError) as error:
         raise DataMissing(f"{path}: not a whole gzipped idx file; get Fashion-MNIST's official file again") from error
 
 
 def read(root: Path | None) -> Pictures:
-    """The 10,000 test pictures in official order."""
+    """The 10,000 test pictures in official order.
+
+    Raises:
+        DataMissing: when a file is not there or not whole, or their counts differ.
+    """
     root = HERE if root is None else root
     images = read_idx(root / "t10k-images-idx3-ubyte.gz")
     labels = read_idx(root / "t10k-labels-idx1-ubyte.gz")
     if len(images) != len(labels):
         raise DataMissing(f"{root}: {len(images)} pictures but {len(labels)} labels")
-    return Pictures([f"{i:05d}" for i in range(len(images))], images, labels.tolist(), CLASSES)
+    return Pictures([f"{i:05d}" for i in range(len(images))], list(images), labels.tolist(), CLASSES)

@@ -7,7 +7,7 @@ from foveal.eval.data.pictures import SUFFIXES, Pictures
 
 
 def read(root: Path | None) -> Pictures:
-    """The pictures below DIR/CLASS/, sorted by path.
+    """The pictures below DIR/CLASS/, sorted by path; hidden files and folders (``.name``) are not looked at.
 
     Raises:
         DataMissing: when there is no such folder, class or picture.
@@ -21,7 +21,9 @@ def read(root: Path | None) -> Pictures:
         (path, index)
         for index, name in enumerate(classes)
         for path in sorted((root / name).rglob("*"))
-        if path.suffix.lower() in SUFFIXES and path.is_file()
+        if path.suffix.lower() in SUFFIXES
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(root).parts)
     ]
     if not paths:
         raise DataMissing(f"{root}: its folders hold no pictures ({', '.join(SUFFIXES)})")

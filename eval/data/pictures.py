@@ -38,7 +38,7 @@ class Pictures:
         """
         whole = hashlib.sha256(repr(list(self.classes)).encode())
         for item, source, target in zip(self.ids, self.sources, self.targets):
-            whole.update(f"{item}\0{target}\0".encode())
+            whole.update(f"{item!r}\0{target}\0".encode())  # repr: a name that is not UTF-8 can't be encoded
             if isinstance(source, Path):
                 if source.is_file():
                     with source.open("rb") as stream:

@@ -8,25 +8,36 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from foveal.eval.benchmark import Benchmark
+from foveal.eval.benchmark import Benchmark, OnBad
 from foveal.eval.data.pictures import Pictures
 from foveal.eval.metrics.bootstrap import bootstrap_interval
 from foveal.eval.metrics.calibration import brier_rows, ece_from_confidence, nll_rows, softmax, top_label
 from foveal.eval.metrics.classification import mean_per_class, target_rank
-from foveal.zoo.images import read_or
+from foveal.zoo.images import ImageError, read_or
 from foveal.zoo.transforms import EvalTransform, preprocessing_of
+
+Block = tuple[list[int], torch.Tensor, dict[int, str]]
 
 
 class _Loaded(Dataset):
-    """Blocks of items as tensors; a picture that can't be read leaves its reason instead."""
+    """Blocks of items as tensors; a picture that can't be read leaves its reason instead.
 
-    def __init__(self, data: Pictures, blocks: list[list[int]], transform: EvalTransform, exif: bool, on_bad: str):
+    With on_bad="error" the error is what a block gives: raised in a worker process, it would lose its sentence.
+    """
+
+    def __init__(self, data: Pictures, blocks: list[list[int]], transform: EvalTransform, exif: bool, on_bad: OnBad):
         self.data, self.blocks, self.transform, self.exif, self.on_bad = data, blocks, transform, exif, on_bad
 
     def __len__(self) -> int:
         return len(self.blocks)
 
-    def __getitem__(self, block: int) -> tuple[list[int], torch.Tensor, dict[int, str]]:
+    def __getitem__(self, block: int) -> Block | ImageError:
+        try:
+            return self._read(block)
+        except ImageError as error:
+            return error
+
+    def _read(self, block: int) -> Block:
         good, tensors, bad = [], [], {}
         for i in self.blocks[block]:
             picture, reason = read_or(
@@ -37,17 +48,24 @@ class _Loaded(Dataset):
             if picture is not None:
                 good.append(i)
                 tensors.append(self.transform(picture))
-        size = self.transform.spec.size
-        empty = torch.empty(0, len(self.transform.spec.mean), size, size)
+        spec = self.transform.spec
+        empty = torch.empty(0, len(spec.mean), *spec.shape)
         return good, torch.stack(tensors) if tensors else empty, bad
 
 
 def batches(
-    model: nn.Module, bench: Benchmark, data: Pictures, blocks: list[list[int]], *, workers: int, on_bad: str
-) -> Iterator[tuple[list[int], torch.Tensor, dict[int, str]]]:
-    """Indices, inputs and reasons of unreadable pictures, block by block."""
+    model: nn.Module, bench: Benchmark, data: Pictures, blocks: list[list[int]], *, workers: int, on_bad: OnBad
+) -> Iterator[Block]:
+    """Indices, inputs and reasons of unreadable pictures, block by block.
+
+    Raises:
+        ImageError: with on_bad="error", for the first picture that can't be read.
+    """
     loaded = _Loaded(data, blocks, EvalTransform(preprocessing_of(model)), bench.exif, on_bad)
-    yield from DataLoader(loaded, batch_size=None, num_workers=workers, persistent_workers=False)
+    for block in DataLoader(loaded, batch_size=None, num_workers=workers, persistent_workers=False):
+        if isinstance(block, ImageError):
+            raise block
+        yield block
 
 
 def check(model: nn.Module, bench: Benchmark, data: Pictures) -> None:
@@ -64,9 +82,17 @@ def check(model: nn.Module, bench: Benchmark, data: Pictures) -> None:
         )
 
 
-def predict(model: nn.Module, inputs: torch.Tensor) -> dict[str, np.ndarray]:
-    """One batch of predictions, a row a picture: logits in float32."""
-    return {"logits": model(inputs).float().cpu().numpy()}
+def predict(model: nn.Module, data: Pictures, inputs: torch.Tensor) -> dict[str, np.ndarray]:
+    """One batch of predictions, a row a picture: logits in float32.
+
+    Raises:
+        ValueError: when the model gives anything but one logit a class.
+    """
+    logits, expected = model(inputs), (len(inputs), len(data.classes))
+    if not isinstance(logits, torch.Tensor) or logits.shape != expected:
+        given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
+        raise ValueError(f"{type(model).__name__} gives {given}, expected {expected} logits: pictures and classes")
+    return {"logits": logits.float().cpu().numpy()}
 
 
 def metrics(

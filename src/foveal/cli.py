@@ -1,9 +1,10 @@
 """The command line. Lists and help answer without importing torch; heavy imports stand inside the commands."""
 
+import io
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,14 +20,17 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 weights_app = typer.Typer(no_args_is_help=True, help="The catalogue of weights.")
 app.add_typer(weights_app, name="weights")
 
-FAILED, USAGE, NO_DATA = 1, 2, 3
-err = Console(stderr=True, highlight=False)
+FAILED, USAGE, NO_DATA, STOPPED = 1, 2, 3, 130
+PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}  # names may hold [x] and :x:
+err = Console(stderr=True, **PLAIN)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.callback()
-def _root(verbose: Annotated[bool, typer.Option("--verbose", help="Say more, e.g. which kernel path ran.")] = False) -> None:
+def _root(
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say more, e.g. which kernel path ran.")] = False,
+) -> None:
     """foveal: attention, backbone, task and benchmark, each chosen by name."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
     logging.getLogger("foveal").setLevel(logging.DEBUG if verbose else logging.WARNING)
@@ -34,27 +38,49 @@ def _root(verbose: Annotated[bool, typer.Option("--verbose", help="Say more, e.g
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table on standard output, as wide as it needs to be when that is not a terminal."""
-    grid = Table(*[escape(h) for h in header], box=None, pad_edge=False, header_style="bold")
+    grid = Table(*header, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        grid.add_row(*[escape(str(cell)) for cell in row])
-    console = Console(highlight=False)
+        grid.add_row(*row)
+    console = Console(**PLAIN)
     if not console.is_terminal:
         wide = console.options.update(max_width=10_000)
-        console = Console(highlight=False, width=max(console.width, Measurement.get(console, wide, grid).maximum))
+        console = Console(**PLAIN, width=max(console.width, Measurement.get(console, wide, grid).maximum))
     console.print(grid)
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output."""
-    print(json.dumps(value, indent=1, ensure_ascii=False, default=str))
+    """JSON on standard output, in ASCII, so that it is valid in any locale."""
+    print(json.dumps(value, indent=1, default=str))
 
 
-def _listing(kind: str, task: str | None, attention: str | None, pretrained: bool, commercial: bool) -> list[dict[str, Any]]:
+def say(text: str, style: str = "") -> None:
+    """A line on standard error."""
+    err.print(text, style=style, soft_wrap=True)
+
+
+def _one_of(what: str, given: str, allowed: Iterable[str]) -> None:
+    if given not in allowed:
+        raise ValueError(f"{what} is one of {', '.join(allowed)}; got {given!r}")
+
+
+def _listing(
+    kind: str, task: str | None, attention: str | None, pretrained: bool, commercial: bool
+) -> list[dict[str, Any]]:
     from foveal.eval.benchmark import benchmarks
     from foveal.kernels.registry import describe_operators
     from foveal.weights.catalogue import rows
     from foveal.zoo.registry import describe_attentions, list_models, models
 
+    _one_of("the kind of list", kind, FILTERS)
+    given = {"task": task, "attention": attention, "pretrained": pretrained, "commercial": commercial}
+    for name, value in given.items():
+        if value and name not in FILTERS[kind]:
+            raise ValueError(
+                f"--{name} does not filter {kind}; it is for {', '.join(k for k in FILTERS if name in FILTERS[k])}"
+            )
+    if task is not None:
+        used = {b.protocol for b in benchmarks().values()}.union(*(m.tasks for m in models().values()))
+        _one_of("--task", task, sorted(used))
     if kind == "models":
         chosen = list_models(task=task, attention=attention, pretrained=pretrained, commercial=commercial)
         return [
@@ -71,21 +97,25 @@ def _listing(kind: str, task: str | None, attention: str | None, pretrained: boo
             for b in benchmarks().values()
             if task is None or b.protocol == task
         ]
-    if kind == "weights":
-        return [
-            {"name": r.name, "ships": r.path is not None, "data licence": r.licences["data"], "page": r.page}
-            for r in rows().values()
-            if not commercial or r.commercial
-        ]
-    raise UnknownName("kind of list", kind, KINDS)
+    return [
+        {"name": r.name, "ships": r.path is not None, "data licence": r.licences["data"], "page": r.page}
+        for r in rows().values()
+        if not commercial or r.commercial
+    ]
 
 
-KINDS = ("models", "attentions", "operators", "benchmarks", "weights")
+FILTERS: dict[str, tuple[str, ...]] = {
+    "models": ("task", "attention", "pretrained", "commercial"),
+    "attentions": (),
+    "operators": (),
+    "benchmarks": ("task",),
+    "weights": ("commercial",),
+}
 
 
 @app.command("list")
 def list_(
-    kind: Annotated[str, typer.Argument(help=" | ".join(KINDS))] = "models",
+    kind: Annotated[str, typer.Argument(help=" | ".join(FILTERS))] = "models",
     task: Annotated[str | None, typer.Option(help="Only for this task, e.g. classification.")] = None,
     attention: Annotated[str | None, typer.Option(help="Only models built on this attention.")] = None,
     pretrained: Annotated[bool, typer.Option("--pretrained", help="Only models with known weights.")] = False,
@@ -97,9 +127,10 @@ def list_(
     if as_json:
         print_json(found)
     elif found:
-        print_table(list(found[0]), [[_cell(v) for v in entry.values()] for entry in found])
+        header = list(dict.fromkeys(key for entry in found for key in entry))
+        print_table(header, [[_cell(entry.get(key, "")) for key in header] for entry in found])
     else:
-        err.print(f"no {kind} match")
+        say(f"no {kind} match")
 
 
 def _cell(value: Any) -> str:
@@ -127,10 +158,14 @@ def show(
 
 @app.command("eval")
 def eval_(
-    models: Annotated[list[str] | None, typer.Argument(help="Names (with or without tag), or files that foveal saved.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Names (with or without tag), or files that foveal saved.")
+    ] = None,
     bench: Annotated[list[str] | None, typer.Option("--bench", help="Benchmark; may be given several times.")] = None,
     suite: Annotated[str | None, typer.Option(help="quick: every shipped benchmark with its shipped models.")] = None,
-    data_root: Annotated[Path | None, typer.Option("--data-root", "--data", envvar="FOVEAL_DATA", help="Where the data lies.")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", "--data", envvar="FOVEAL_DATA", help="Where the data lies.")
+    ] = None,
     weights: Annotated[str, typer.Option(help="A tag, a file, a folder, or random.")] = "",
     output: Annotated[Path, typer.Option(help="Folder of results; a killed run goes on from it.")] = Path("results"),
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
@@ -147,29 +182,30 @@ def eval_(
     from foveal.eval.benchmark import benchmarks, get_benchmark
     from foveal.eval.results import check_expectations, table
 
-    check_expectations(expect or [])
     jobs: list[tuple[str, str, str]] = []
     if suite is not None:
-        if suite != "quick":
-            raise UnknownName("suite", suite, ["quick"])
+        _one_of("--suite", suite, ["quick"])
         wanted = bench or [b.name for b in benchmarks().values() if b.quick]
         jobs = [(m, w, b) for b in wanted for m, w in ([(m, weights) for m in models or []] or get_benchmark(b).quick)]
     elif models and bench:
         jobs = [(m, weights, b) for b in bench for m in models]
     if not jobs:
         raise ValueError("nothing to evaluate: give a model and --bench NAME, or --suite quick")
-    for _, _, name in jobs:
-        get_benchmark(name)
+    check_expectations(expect or [], [metric for *_, name in jobs for metric in get_benchmark(name).metrics])
     options = {
         "data_root": data_root, "results": output, "device": device, "precision": precision, "batch_size": batch_size,
         "workers": workers, "threads": threads, "limit": limit, "on_bad": on_bad,
     }  # fmt: skip
-    results = [_evaluate_one(*job, options) for job in jobs]
+    try:
+        results = [_evaluate_one(*job, options) for job in jobs]
+    except KeyboardInterrupt:
+        say("stopped; what is stored stays, the same command goes on from there")
+        raise typer.Exit(STOPPED) from None
     if as_json:
         print_json(results)
     else:
         print_table(*table(results))
-        err.print(f"results are in {output}", style="dim")
+        say(f"results are in {output}", "dim")
     _expect(results, expect)
 
 
@@ -178,7 +214,7 @@ def _expect(results: list[dict[str, Any]], expectations: list[str] | None) -> No
 
     missed = unmet(results, expectations or [])
     for sentence in missed:
-        err.print(sentence, style="red")
+        say(sentence, "red")
     if missed:
         raise typer.Exit(FAILED)
 
@@ -217,7 +253,7 @@ def classify(
     from foveal.tasks.classification import classify as run
 
     if not model:
-        err.print(f"model: {DEFAULT_MODEL}, which ships; it knows grey 28x28 pictures of clothes on black", style="dim")
+        say(f"model: {DEFAULT_MODEL}, which ships; it knows grey 28x28 pictures of clothes on black", "dim")
     answers = run(model_for(model or DEFAULT_MODEL, weights), image, topk=top)
     if as_json:
         print_json([vars(a) for a in answers])
@@ -235,8 +271,7 @@ def report(
     """Print the results in a folder."""
     from foveal.eval.results import as_csv, as_markdown, load_results, table
 
-    if format not in ("table", "md", "csv"):
-        raise UnknownName("report format", format, ["table", "md", "csv"])
+    _one_of("--format", format, ["table", "md", "csv"])
     found = load_results(results)
     if as_json:
         print_json(found)
@@ -277,7 +312,7 @@ def weights_verify(
         except WeightsError as error:
             absent = "is not here" in str(error)
             failed |= bool(names) or not absent
-            outcome[row.name] = ("not here" if absent and not names else f"FAILED: {error}")
+            outcome[row.name] = "not here" if absent and not names else f"FAILED: {error}"
     if as_json:
         print_json(outcome)
     else:
@@ -290,17 +325,17 @@ def main() -> None:
     """The entry point: a known mistake of the user becomes one sentence and an exit code."""
     from foveal.eval.benchmark import DataMissing
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that can't be shown is shown otherwise
     try:
         app()
     except DataMissing as error:
         _stop(error, NO_DATA)
     except (ValueError, UnknownName, OSError) as error:
         _stop(error, USAGE)
-    except KeyboardInterrupt:
-        err.print("stopped; what is stored stays, the same command goes on from there")
-        sys.exit(130)
 
 
 def _stop(error: Exception, code: int) -> None:
-    err.print(escape(f"error: {error}"), style="red", soft_wrap=True)
+    say(f"error: {error}", "red")
     sys.exit(code)

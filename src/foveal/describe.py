@@ -33,12 +33,13 @@ def describe(name: str) -> dict[str, Any]:
     if name in benchmarks():
         bench = benchmarks()[name]
         return facts | {
-            "is": "benchmark", "protocol": bench.protocol, "metrics": ", ".join(bench.metrics), "main metric": bench.main,
+            "is": "benchmark", "protocol": bench.protocol, "metrics": ", ".join(bench.metrics),
+            "main metric": bench.main,
             "counts": ", ".join(f"{n} {what}" for what, n in bench.counts.items()) or "the user's own",
             "ships": bench.embedded, "version": bench.version, "source": bench.source,
         }  # fmt: skip
-    known = [*models(), *rows(), *describe_attentions(), *describe_operators(), *benchmarks()]
-    raise UnknownName("name", name, list(dict.fromkeys(known)))
+    names = [*models(), *rows(), *describe_attentions(), *describe_operators(), *benchmarks()]
+    raise UnknownName("name", name, list(dict.fromkeys(names)))
 
 
 def _model(entry: ModelEntry) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def _model(entry: ModelEntry) -> dict[str, Any]:
     return {
         "name": entry.name, "is": "model", "family": entry.family, "attention": entry.attention,
         "tasks": ", ".join(entry.tasks), "parameters": f"{count / 1e6:.2f} M", "any size": entry.any_size,
-        **{k: v for k, v in variant(entry.name).items()},
+        **variant(entry.name),
         "weights": [_line(row) for row in rows_of(entry.name)] or ["none known"],
         "source": entry.source,
     }  # fmt: skip
@@ -67,7 +68,8 @@ def _row(row: Row) -> dict[str, Any]:
     spec = row.preprocessing
     return {
         "name": row.name, "is": "weights", "model": row.arch, "options": row.options or "",
-        "input": f"{len(spec.mean)}x{spec.size}x{spec.size}, {spec.interpolation}, {spec.crop_mode}, crop {spec.crop_pct}",
+        "input": "x".join(map(str, (len(spec.mean), *spec.shape))),
+        "resize": f"{spec.interpolation}, {spec.crop_mode}, crop {spec.crop_pct}",
         "mean": spec.mean, "std": spec.std, "file": row.file, "ships": row.path is not None, "page": row.page,
         "sha256": row.sha256 or "not verified",
         "licences": [f"{part}: {licence}" for part, licence in row.licences.items()],

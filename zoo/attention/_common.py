@@ -1,5 +1,6 @@
 """What attention modules share: head checks, and linear layers whose weights are stored as 1x1 convolutions."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -27,6 +28,11 @@ class PointwiseLinear(nn.Conv2d):
         return F.linear(x, self.weight[:, :, 0, 0], self.bias)
 
 
+def hide(x: Tensor, mask: Tensor) -> Tensor:
+    """(B, N, C) tokens, or a (B, H, W, C) map, with zeros where the boolean ``mask`` is False."""
+    return x.masked_fill(~mask[..., None], 0)
+
+
 def depthwise_on_map(conv: nn.Conv2d, x: Tensor) -> Tensor:
     """A depthwise convolution applied to a (B, H, W, C) map, channels last throughout."""
     return conv(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
@@ -43,3 +49,15 @@ def check_grid(x: Tensor, grid: tuple[int, int] | None, prefix: int, owner: str)
     if grid[0] * grid[1] + prefix != x.shape[1]:
         raise ValueError(f"{owner}: grid {grid} and {prefix} prefix tokens do not make {x.shape[1]} tokens")
     return grid
+
+
+def check_mask(x: Tensor, mask: Tensor, owner: str) -> None:
+    """Refuses what is not one boolean a token.
+
+    Raises:
+        ValueError: when dtype or shape do not fit the (B, N, C) tokens.
+    """
+    if mask.dtype != torch.bool or mask.dim() != 2 or mask.shape[1] != x.shape[1] or mask.shape[0] not in (1, len(x)):
+        raise ValueError(
+            f"{owner}: mask has to be boolean of shape {tuple(x.shape[:2])}, got {mask.dtype} {tuple(mask.shape)}"
+        )

@@ -7,7 +7,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foveal.kernels.bilevel_routing import bilevel_routing, route
-from foveal.zoo.attention._common import PointwiseLinear, check_grid, depthwise_on_map, head_size
+from foveal.zoo.attention._common import (
+    PointwiseLinear,
+    check_grid,
+    check_mask,
+    depthwise_on_map,
+    head_size,
+    hide,
+)
 
 ATTENTION = {
     "class": "BilevelRoutingAttention",
@@ -107,15 +114,19 @@ class BilevelRoutingAttention(nn.Module):
         Args:
             context, context_grid, prefix: not supported; an error when given.
             grid: (height, width), row-major.
-            mask: (B, N) bool, True = may be attended.
+            mask: (B, N) bool, True = may be attended; nothing else depends on a token that is False, even when it
+                holds NaN, and the convolution sees zeros in its place.
         Raises:
-            ValueError: on an unsupported argument or a grid that does not fit.
+            ValueError: on an unsupported argument, or a grid or mask that does not fit.
         """
+        owner = type(self).__name__
         if context is not None or context_grid is not None or prefix:
-            raise ValueError(f"{type(self).__name__}: routes within one map, it takes neither context nor prefix tokens")
-        height, width = check_grid(x, grid, 0, type(self).__name__)
-        x = x.unflatten(1, (height, width))
-        return self._on_map(x, None if mask is None else mask.unflatten(1, (height, width))).flatten(1, 2)
+            raise ValueError(f"{owner}: routes within one map, it takes neither context nor prefix tokens")
+        height, width = check_grid(x, grid, 0, owner)
+        if mask is not None:
+            check_mask(x, mask, owner)
+            x, mask = hide(x, mask), mask.unflatten(1, (height, width))
+        return self._on_map(x.unflatten(1, (height, width)), mask).flatten(1, 2)
 
     def _on_map(self, x: Tensor, mask: Tensor | None) -> Tensor:
         height, width = x.shape[1:3]
@@ -127,9 +138,12 @@ class BilevelRoutingAttention(nn.Module):
         # the fewest regions of this size that cover the map: regions that are all padding do not exist
         sides = [-(-n // self.n_win) for n in x.shape[1:3]]
         out = self._attend(q, k, v, (sides[0], sides[1]), mask)
-        if self.lepe is not None:
-            out = out + depthwise_on_map(self.lepe, v)
-        return self.wo(out)[:, :height, :width]
+        return self.wo(self._enhance(out, v, mask))[:, :height, :width]
+
+    def _enhance(self, out: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        if self.lepe is None:
+            return out
+        return out + depthwise_on_map(self.lepe, v if mask is None else hide(v, mask))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, region: tuple[int, int], mask: Tensor | None) -> Tensor:
         """Routed attention over regions of ``region`` tokens, padding masked."""
@@ -156,10 +170,14 @@ class BilevelRoutingAttention(nn.Module):
         route_q, route_k = (q, k) if self.router is None else (self.router.emb(q), self.router.emb(k))
         table, logits = route(route_q, route_k, regions, self.topk, mask=mask, scale=self.scale)
         if self.soft_routing:
-            options["gains"] = logits.softmax(-1).to(q.dtype)
+            blind = logits.amax(-1, keepdim=True) == float("-inf")  # everything is masked: 0/0
+            options["gains"] = logits.masked_fill(blind, 0).softmax(-1).to(q.dtype)
         if self.kv_per_win is not None:
             if mask is not None:
-                raise ValueError("BilevelRoutingAttention: kv_per_win pools whole regions, it can't honour a mask or padding")
+                raise ValueError(
+                    "BilevelRoutingAttention: kv_per_win pools whole regions, it can't honour a mask or the padding "
+                    f"of a map that does not divide by n_win={self.n_win} (auto_pad=True pads without a mask)"
+                )
             k, v = (_pool_regions(t, regions, self.kv_per_win) for t in (k, v))
         return bilevel_routing(q, k, v, table=table, **options)
 
@@ -194,14 +212,14 @@ class BilevelRoutingAttentionNCHW(BilevelRoutingAttention):
         region = (max(1, height // self.n_win), max(1, width // self.n_win))
         down, across = -height % region[0], -width % region[1]
         if (down or across) and mask is None:
-            out = self._attend_unmasked(*(_pad(t, down, across) for t in (q, k, v)), region, (height, width))
+            out = self._attend_unmasked([_pad(t, down, across) for t in (q, k, v)], region, (height, width))
         else:
             out = self._attend(q, k, v, region, mask)
-        if self.lepe is not None:
-            out = out + depthwise_on_map(self.lepe, v)
-        return self.output_linear(out)
+        return self.output_linear(self._enhance(out, v, mask))
 
-    def _attend_unmasked(self, q: Tensor, k: Tensor, v: Tensor, region: tuple[int, int], size: tuple[int, int]) -> Tensor:
+    def _attend_unmasked(self, qkv: list[Tensor], region: tuple[int, int], size: tuple[int, int]) -> Tensor:
+        """Routed attention over a map that is padded already and is ``size`` without its padding."""
+        q, k, v = qkv
         real = _pad_mask(torch.ones((1, *size), dtype=torch.bool, device=q.device), q.shape[1], q.shape[2])
         regions = (q.shape[1] // region[0], q.shape[2] // region[1])
         with torch.no_grad():

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from foveal.kernels.softmax import softmax
-from foveal.zoo.attention._common import check_grid, depthwise_on_map, head_size
+from foveal.zoo.attention._common import check_grid, check_mask, depthwise_on_map, head_size, hide
 
 ATTENTION = {
     "class": "SoftmaxAttention",
@@ -66,21 +66,32 @@ class SoftmaxAttention(nn.Module):
             grid: (height, width) of the tokens behind the prefix; needed with ``side_dwconv``.
             context_grid: not used by this attention.
             prefix: tokens in front that are not part of the map.
-            mask: (B, M) bool, True = may be attended, or anything `kernels.softmax` takes.
+            mask: (B, M) bool, True = may be attended; nothing else depends on a token that is False, even when it
+                holds NaN, and the convolution sees zeros in its place. Or any four-dimensional mask of
+                `kernels.softmax`, which the convolution does not heed.
+        Raises:
+            ValueError: on a context with ``side_dwconv``, or a grid or mask that does not fit.
         """
         if self.lepe is not None and context is not None:
             raise ValueError("SoftmaxAttention: side_dwconv is a convolution of the map itself, it has no context form")
+        seen = None
+        if mask is not None and mask.dim() != 4:
+            check_mask(x if context is None else context, mask, type(self).__name__)
+            seen, mask = mask, mask[:, None, None]
+            if context is None:
+                x = hide(x, seen)
+            else:
+                context = hide(context, seen)
         if context is None:
             q, k, v = self.qkv(x).chunk(3, -1)
         else:
             q, (k, v) = self.qkv(x).chunk(3, -1)[0], self.qkv(context).chunk(3, -1)[1:]
-        if mask is not None and mask.dim() == 2:
-            mask = mask[:, None, None]
         heads = (t.unflatten(-1, (self.num_heads, t.shape[-1] // self.num_heads)).transpose(1, 2) for t in (q, k, v))
         out = softmax(*heads, mask=mask).transpose(1, 2).flatten(2)
         if self.lepe is not None:
             height, width = check_grid(x, grid, prefix, type(self).__name__)
-            source = (x if self.enhance == "input" else v)[:, prefix:]
+            source = x if self.enhance == "input" else v
+            source = (source if seen is None else hide(source, seen))[:, prefix:]
             side = depthwise_on_map(self.lepe, source.unflatten(1, (height, width))).flatten(1, 2)
             out = out + (side if not prefix else torch.cat([torch.zeros_like(out[:, :prefix]), side], 1))
         return self.proj(out)

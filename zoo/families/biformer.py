@@ -32,10 +32,12 @@ VARIANTS = {
     "biformer_small": {"depths": (4, 4, 18, 4), "dims": (64, 128, 256, 512), "num_heads": (2, 4, 8, 8)},
     "biformer_base": {"depths": (4, 4, 18, 4), "dims": (96, 192, 384, 768), "num_heads": (3, 6, 12, 8)},
     "biformer_stl": {
-        "layout": "swin", "depths": (2, 2, 6, 2), "dims": (96, 192, 384, 768), "num_heads": (3, 6, 12, 8), "mlp_ratio": 4.0,
+        "layout": "swin", "depths": (2, 2, 6, 2), "dims": (96, 192, 384, 768), "num_heads": (3, 6, 12, 8),
+        "mlp_ratio": 4.0,
     },
     "biformer_stl_nchw": {
-        "layout": "swin_nchw", "depths": (2, 2, 6, 2), "dims": (96, 192, 384, 768), "num_heads": (3, 6, 12, 8), "mlp_ratio": 4.0,
+        "layout": "swin_nchw", "depths": (2, 2, 6, 2), "dims": (96, 192, 384, 768), "num_heads": (3, 6, 12, 8),
+        "mlp_ratio": 4.0,
     },
     # ours, for pictures of 28x28: half the stem stride, three stages
     "biformer_nano": {
@@ -87,8 +89,22 @@ class BiFormerCfg:
             raise ValueError("BiFormer: the NCHW layout has its own padding rule, auto_pad does not apply")
 
 
+class BatchNorm2d(nn.BatchNorm2d):
+    """Batch norm that says which layer it is where a training batch leaves it a single value a channel."""
+
+    name = "BatchNorm2d"  # its place in the model
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1:
+            raise ValueError(
+                f"BiFormer: {self.name} (BatchNorm2d) can't train on one value a channel, which is all that is left of "
+                "one small picture; use a batch of 2 or more (drop_last=True in the loader) or a larger picture"
+            )
+        return super().forward(x)
+
+
 class PatchConv2d(nn.Conv2d):
-    """A convolution with stride = kernel that covers any size: zeros are added below and right where it does not divide."""
+    """A convolution with stride = kernel that covers any size: zeros are added below and right."""
 
     def forward(self, x: Tensor) -> Tensor:
         down, across = (-n % s for n, s in zip(x.shape[-2:], self.stride))
@@ -141,21 +157,21 @@ class MergedStage(nn.Module):
 def _stem(cfg: BiFormerCfg, in_chans: int) -> nn.Sequential:
     dim = cfg.dims[0]
     if cfg.layout != "conv":
-        return nn.Sequential(PatchConv2d(in_chans, dim, 4, stride=4), nn.BatchNorm2d(dim))
+        return nn.Sequential(PatchConv2d(in_chans, dim, 4, stride=4), BatchNorm2d(dim))
     return nn.Sequential(
         nn.Conv2d(in_chans, dim // 2, 3, stride=2, padding=1),
-        nn.BatchNorm2d(dim // 2),
+        BatchNorm2d(dim // 2),
         nn.GELU(),
         nn.Conv2d(dim // 2, dim, 3, stride=cfg.stem_stride // 2, padding=1),
-        nn.BatchNorm2d(dim),
+        BatchNorm2d(dim),
     )
 
 
 def _downsample(cfg: BiFormerCfg, stage: int) -> nn.Sequential:
     before, after = cfg.dims[stage - 1], cfg.dims[stage]
     if cfg.layout != "conv":
-        return nn.Sequential(nn.BatchNorm2d(before), PatchConv2d(before, after, 2, stride=2))
-    return nn.Sequential(nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after))
+        return nn.Sequential(BatchNorm2d(before), PatchConv2d(before, after, 2, stride=2))
+    return nn.Sequential(nn.Conv2d(before, after, 3, stride=2, padding=1), BatchNorm2d(after))
 
 
 class BiFormer(nn.Module):
@@ -184,7 +200,7 @@ class BiFormer(nn.Module):
         for i in stages:
             blocks = [Block(cfg, i, rate) for rate in itertools.islice(rates, cfg.depths[i])]
             self.stages.append(nn.Sequential(*blocks) if cfg.layout == "conv" else MergedStage(blocks))
-        self.norm: nn.Module = nn.BatchNorm2d(self.num_features)
+        self.norm: nn.Module = BatchNorm2d(self.num_features)
         self.drop = nn.Dropout(drop_rate)
         self.head: nn.Module = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         self.extra_norms = nn.ModuleList(nn.LayerNorm(d, eps=1e-6) for d in cfg.dims) if cfg.out_norms else None
@@ -192,6 +208,9 @@ class BiFormer(nn.Module):
             {"num_chs": d, "reduction": cfg.stem_stride * 2**i, "module": f"stages.{i}"} for i, d in enumerate(cfg.dims)
         ]
         self.apply(_init)
+        for name, module in self.named_modules():
+            if isinstance(module, BatchNorm2d):
+                module.name = name
 
     def _blocks(self, stage: int) -> nn.Sequential:
         found = self.stages[stage]
@@ -213,14 +232,6 @@ class BiFormer(nn.Module):
         expected = self.downsample_layers[0][0].in_channels  # type: ignore[index]
         if x.shape[1] != expected:
             raise ValueError(f"BiFormer: built for {expected} input channels, got {tuple(x.shape)}")
-        if self.training:
-            last = self.feature_info[-1]["reduction"]
-            if x.shape[0] * -(-x.shape[2] // last) * -(-x.shape[3] // last) == 1:  # type: ignore[operator]
-                raise ValueError(
-                    f"BiFormer: training on one {x.shape[2]}x{x.shape[3]} picture leaves a single value a channel in "
-                    f"downsample_layers.{len(self.stages) - 1} and norm (BatchNorm2d); "
-                    "use a batch of 2 or more (drop_last=True in the loader) or a larger picture"
-                )
         return x.contiguous(memory_format=torch.channels_last)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -287,7 +298,8 @@ class BiFormer(nn.Module):
         self.downsample_layers = self.downsample_layers[:keep]
         self.stages = self.stages[:keep]
         if self.extra_norms is not None:
-            self.extra_norms = self.extra_norms[:keep]
+            used = (norm if i in wanted else nn.Identity() for i, norm in enumerate(self.extra_norms[:keep]))
+            self.extra_norms = nn.ModuleList(used)
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:
@@ -346,7 +358,12 @@ def _init(module: nn.Module) -> None:
 
 
 def build(name: str, **options: Any) -> BiFormer:
-    """A variant by name. Options are fields of `BiFormerCfg` or arguments of `BiFormer`; an unknown one is a TypeError."""
+    """A variant by name; options are fields of `BiFormerCfg` or arguments of `BiFormer`.
+
+    Raises:
+        TypeError: on an unknown option.
+        ValueError: on a setting that can't be.
+    """
     cfg = BiFormerCfg(**VARIANTS[name])  # type: ignore[arg-type]
     fields = {k: options.pop(k) for k in list(options) if k in BiFormerCfg.__dataclass_fields__}
     return BiFormer(replace(cfg, **fields), **options)

@@ -1,0 +1,114 @@
+"""The store of predictions: parts are whole or not there, and neither their order nor a repetition changes anything."""
+
+import json
+
+import numpy as np
+import pytest
+
+from foveal.eval import store as module
+from foveal.eval.store import Store, write_json
+
+
+def items(*ids, bad=()):
+    rows = iter(range(len(ids)))
+    return [
+        {"id": i, "row": None if i in bad else next(rows), "error": "unreadable" if i in bad else None} for i in ids
+    ]
+
+
+def logits(*values):
+    return {"logits": np.array([[v, -v] for v in values], np.float32)}
+
+
+def by_id(store):
+    """Every item with its own logits."""
+    found, arrays = store.read()
+    return {i: None if item["row"] is None else arrays["logits"][item["row"]].tolist() for i, item in found.items()}
+
+
+def test_what_goes_in_comes_out(tmp_path):
+    store = Store(tmp_path / "new" / "folder")
+    assert (store.ids(), store.read()) == (set(), ({}, {}))
+    store.append(items("a", "b", "c", bad=("b",)), logits(1, 3))
+    store.append(items("d", bad=("d",)), {})  # a part in which nothing could be read
+    store.append(items("ü/\udce9.png"), logits(5))  # a file name that is not UTF-8
+    assert store.ids() == {"a", "b", "c", "d", "ü/\udce9.png"}
+    assert by_id(store) == {"a": [1, -1], "b": None, "c": [3, -3], "d": None, "ü/\udce9.png": [5, -5]}
+    assert store.read()[0]["b"]["error"] == "unreadable"
+    assert store.read()[1]["logits"].dtype == np.float32
+
+
+@pytest.mark.parametrize("given", [0, 1], ids=["arrays unnamed", "items unnamed"])
+def test_an_unfinished_part_is_as_good_as_none(tmp_path, monkeypatch, given):
+    store = Store(tmp_path)
+    store.append(items("a"), logits(1))
+    replace, names = module.os.replace, []
+
+    def killed(source, target):
+        if len(names) == given:
+            raise KeyboardInterrupt
+        names.append(target)
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(module.os, "replace", killed)
+        store.append(items("b"), logits(9))
+    assert len(list(tmp_path.iterdir())) > 2  # something of it lies there
+    assert store.ids() == {"a"}
+    assert by_id(store) == {"a": [1, -1]}
+    store.append(items("b"), logits(2))
+    assert by_id(store) == {"a": [1, -1], "b": [2, -2]}
+
+
+def test_orphans_are_ignored(tmp_path):
+    store = Store(tmp_path)
+    store.append(items("a"), logits(1))
+    (tmp_path / "part-0-00001.safetensors").write_bytes(b"arrays without items")
+    (tmp_path / "part-0-00002.jsonl.new").write_text('{"id": "z", "ro')
+    assert by_id(store) == {"a": [1, -1]}
+    store.append(items("b"), logits(2))
+    assert by_id(store) == {"a": [1, -1], "b": [2, -2]}
+
+
+def test_order_and_shards_change_nothing(tmp_path):
+    one, other = Store(tmp_path / "one"), Store(tmp_path / "other")
+    one.append(items("a", "b", "c", "d"), logits(1, 2, 3, 4))
+    other.append(items("d"), logits(4), process=1)
+    other.append(items("c", "b"), logits(3, 2))
+    other.append(items("a"), logits(1), process=1)
+    assert sorted(p.name for p in other.folder.glob("*.jsonl")) == [
+        "part-0-00000.jsonl",
+        "part-1-00000.jsonl",
+        "part-1-00001.jsonl",
+    ]
+    assert by_id(one) == by_id(other)
+
+
+def test_an_id_stored_twice_keeps_its_first(tmp_path):
+    store = Store(tmp_path)
+    store.append(items("a", "b"), logits(1, 2))
+    store.append(items("b", "c"), logits(9, 3))
+    assert by_id(store) == {"a": [1, -1], "b": [2, -2], "c": [3, -3]}
+
+
+def test_parts_are_readable_as_any_file_one_writes(tmp_path):
+    store = Store(tmp_path)
+    store.append(items("a"), logits(1))
+    (tmp_path / "own").touch()
+    assert {p.stat().st_mode for p in tmp_path.iterdir()} == {(tmp_path / "own").stat().st_mode}
+
+
+def test_json_is_whole_ascii_and_strict(tmp_path, monkeypatch):
+    write_json(tmp_path / "x.json", {"ids": ["ü", "\udce9"]})
+    assert (tmp_path / "x.json").read_bytes().isascii()
+    assert json.loads((tmp_path / "x.json").read_text())["ids"] == ["ü", "\udce9"]
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "x.json", float("nan"))
+
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write_json(tmp_path / "x.json", "new")
+    assert json.loads((tmp_path / "x.json").read_text())["ids"] == ["ü", "\udce9"]
