@@ -8,6 +8,7 @@ from torch import nn
 
 from foveal.weights.catalogue import rows
 from foveal.zoo.create import create_model, load
+from foveal.zoo.foreign import accepts
 
 PREFIX = re.compile(r"[\w-]{2,}:")  # of a name that another library knows, as hf-hub:timm/resnet18
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
@@ -35,7 +36,8 @@ def model_for(name: str, weights: str = "", *, classes: int | None = None, seed:
     if not weights:
         return load(Path(name).expanduser()) if is_path(name) else create_model(name, pretrained=True)
     row = rows().get(name)
-    options = dict(row.options) if row else ({"num_classes": classes} if classes else {})
+    told = {"num_classes": classes} if classes and accepts(name, "num_classes") else {}
+    options = dict(row.options) if row else told
     arch = row.arch if row else name
     if weights != "random":
         return create_model(arch, weights=weights, **options)

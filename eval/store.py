@@ -36,6 +36,23 @@ class Store:
         _write(stem.with_suffix(".safetensors"), to_bytes(arrays))
         _write(stem.with_suffix(".jsonl"), "".join(json.dumps(item) + "\n" for item in items).encode())
 
+    def take(self, other: "Store") -> None:
+        """Adds the parts and notes of another store of the same run; parts that are here already are left alone."""
+        for path in (*other._parts(), *other.folder.glob("runs-*.json")):
+            for source in (path.with_suffix(".safetensors"), path):
+                if source.exists() and not (self.folder / path.name).exists():
+                    _write(self.folder / source.name, source.read_bytes())
+
+    def note_run(self, run: dict[str, Any], process: int = 0) -> None:
+        """Keeps what one process did, unless it had nothing to do."""
+        if run["items"]:
+            write_json(self.folder / f"runs-{process}.json", [*self.runs().get(process, []), run])
+
+    def runs(self) -> dict[int, list[dict[str, Any]]]:
+        """What each process did, oldest first."""
+        found = {int(p.stem.partition("-")[2]): p for p in self.folder.glob("runs-*.json")}
+        return {process: read_json(path) for process, path in sorted(found.items())}
+
     def ids(self) -> set[str]:
         """Ids of all stored items."""
         return {item["id"] for path in self._parts() for item in _items(path)}
@@ -61,6 +78,11 @@ def _items(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as stream:
         for line in stream:
             yield json.loads(line)
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def write_json(path: Path, facts: Any) -> None:

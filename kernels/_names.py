@@ -12,12 +12,15 @@ class UnknownName(KeyError):
 
     >>> print(UnknownName("model", "bifomer_tiny", ["biformer_tiny", "resnet18"]))
     no model 'bifomer_tiny'; did you mean biformer_tiny?
+    >>> print(UnknownName("prefix", "x:", ["timm:"], hint="there is timm:"))
+    no prefix 'x:'; there is timm:
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]):
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = ""):
         known = list(known)
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(near)}?" if near else f"`foveal list {kind}s` shows all {len(known)}"
+        asked = f"did you mean {', '.join(near)}?" if near else ""
+        hint = " ".join(filter(None, (asked, hint))) or f"`foveal list {kind}s` shows all {len(known)}"
         self.text = f"no {kind} {name!r}; {hint}"
         super().__init__(self.text)
 

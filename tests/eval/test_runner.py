@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from dataclasses import replace
 from itertools import count
@@ -109,13 +110,11 @@ def test_a_broken_model_gets_the_worst_scores_and_valid_json(colours, nearest, t
 
 
 def test_rows_that_are_not_finite_are_counted_and_wrong(colours, nearest, tmp_path):
-    infinite = torch.zeros(6)
-    infinite[2] = torch.inf
-    nearest.register_forward_hook(lambda module, args, output: output + infinite * (output.argmax(1, True) == 1))
-    result = evaluate(nearest, "folder", data_root=colours, results=tmp_path)
-    # 0 * inf is NaN in every row; only the true class "blue" gives inf
-    assert result["n_nonfinite"] == 24
-    assert value(result, "top1") == 0
+    nearest.register_forward_hook(lambda module, args, out: out.masked_fill(out.argmax(1, True) == 1, torch.inf))
+    result = evaluate(nearest, "folder", data_root=colours, results=tmp_path, batch_size=5)
+    assert result["n_nonfinite"] == 4  # the blue ones
+    assert value(result, "top1") == 20 / 24
+    assert value(result, "mean_per_class") == pytest.approx(5 / 6)
 
 
 def test_top5_of_fewer_than_five_classes_is_not_applicable(colours, tmp_path):
@@ -133,15 +132,14 @@ def test_top5_of_fewer_than_five_classes_is_not_applicable(colours, tmp_path):
 
 
 @pytest.fixture
-def twenty(tmp_path):
-    """20 plain JPEGs listed in a csv file in the order of `nearest`'s classes; the one called 07.jpg is cut short."""
-    from_conftest = {"amber": (250, 190, 10), "blue": (20, 40, 240), "crimson": (220, 20, 60), "green": (10, 150, 30)}
-    from_conftest |= {"violet": (140, 30, 200), "white": (255, 255, 255)}
+def twenty(tmp_path, nearest):
+    """Root of 20 plain JPEGs and a csv file that lists them; the one called 07.jpg is cut short."""
     root, rows = tmp_path / "twenty", ["path,label"]
     root.mkdir()
-    for i, (name, colour) in zip(range(20), list(from_conftest.items()) * 4, strict=False):
-        Image.new("RGB", (200, 160), colour).save(root / f"{i:02d}.jpg", quality=95)
-        rows.append(f"{i:02d}.jpg,{name}")
+    colours = (nearest.colours * 255).round().int().tolist()
+    for i in range(20):
+        Image.new("RGB", (200, 160), tuple(colours[i % 6])).save(root / f"{i:02d}.jpg", quality=95)
+        rows.append(f"{i:02d}.jpg,{i % 6}")
     whole = (root / "07.jpg").read_bytes()
     (root / "07.jpg").write_bytes(whole[:-500])
     (root / "list.csv").write_text("\n".join(rows))
@@ -193,10 +191,10 @@ def test_bc64_policies_have_their_own_stores(twenty, nearest, tmp_path):
 
 def test_a_file_name_that_is_not_text(colours, nearest, tmp_path):
     name = b"blue/caf\xe9.png"
-    Path(str(colours).encode().decode(), "blue", "0.png").rename(bytes(colours) + b"/" + name)
+    os.rename(colours / "blue" / "0.png", bytes(colours) + b"/" + name)
     result = evaluate(nearest, "folder", data_root=colours, results=tmp_path / "r")
     assert value(result, "top1") == 1
-    assert name.decode("utf-8", "surrogateescape") in stored(folders(tmp_path / "r")[0])
+    assert os.fsdecode(name) in stored(folders(tmp_path / "r")[0])
 
 
 def test_orientation_is_applied_where_the_declaration_says_so(tmp_path):
@@ -328,7 +326,7 @@ def test_limit_is_marked_and_apart(colours, constant, tmp_path):
 # keys
 
 
-def test_what_decides_figures_decides_the_key(colours, grey, tiny, tmp_path):
+def test_what_decides_figures_decides_the_key(grey, tiny, tmp_path):
     def run(**options):
         return evaluate(tiny, "folder", **{"data_root": grey, "results": tmp_path / "r", **options})
 
@@ -484,7 +482,7 @@ def test_unknown_names_and_missing_data(nearest, tmp_path):
 
 
 def test_bc68_speed_and_memory_stay_level(nearest, tmp_path, monkeypatch):
-    """5,000 toy pictures: processor time of the last tenth as of the first, and no growing memory."""
+    """5,000 toy pictures: processor time of the last blocks as of the first, and no growing memory."""
     monkeypatch.setattr(fashion_mnist, "toys", lambda root: toys, raising=False)
     colours = (nearest.colours.detach() * 255).byte().numpy()
     targets = [i % 6 for i in range(5000)]
@@ -500,7 +498,8 @@ def test_bc68_speed_and_memory_stay_level(nearest, tmp_path, monkeypatch):
     assert value(evaluate(nearest, bench, results=tmp_path, batch_size=10, threads=1, progress=progress), "top1") == 1
     spent = np.diff(clock)
     assert len(spent) == 500
-    first, last = np.median(spent[:50]), np.median(spent[-50:])
+    # what a busy machine adds is not in the fastest tenth
+    first, last = np.quantile(spent[:50], 0.1), np.quantile(spent[-50:], 0.1)
     assert last < 1.2 * first
     assert memory[-1] - memory[50] < 20
     assert len(list(tmp_path.rglob("part-*.jsonl"))) < 60

@@ -38,22 +38,33 @@ def test_what_goes_in_comes_out(tmp_path):
     assert store.read()[1]["logits"].dtype == np.float32
 
 
-@pytest.mark.parametrize("given", [0, 1], ids=["arrays unnamed", "items unnamed"])
-def test_an_unfinished_part_is_as_good_as_none(tmp_path, monkeypatch, given):
+@pytest.fixture
+def killed_after(monkeypatch):
+    """A function that lets so many files get their name, then stops the process where it stands."""
+
+    def arm(names):
+        replace, given = module.os.replace, []
+
+        def rename(source, target):
+            if len(given) == names:
+                raise KeyboardInterrupt
+            given.append(target)
+            replace(source, target)
+
+        monkeypatch.setattr(module.os, "replace", rename)
+
+    return arm
+
+
+@pytest.mark.parametrize("names", [0, 1])
+def test_an_unfinished_part_is_as_good_as_none(tmp_path, monkeypatch, killed_after, names):
     store = Store(tmp_path)
     store.append(items("a"), logits(1))
-    replace, names = module.os.replace, []
-
-    def killed(source, target):
-        if len(names) == given:
-            raise KeyboardInterrupt
-        names.append(target)
-        replace(source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(module.os, "replace", killed)
+    killed_after(names)
+    with pytest.raises(KeyboardInterrupt):
         store.append(items("b"), logits(9))
-    assert len(list(tmp_path.iterdir())) > 2  # something of it lies there
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 3 + names  # something of it lies there
     assert store.ids() == {"a"}
     assert by_id(store) == {"a": [1, -1]}
     store.append(items("b"), logits(2))
@@ -98,17 +109,14 @@ def test_parts_are_readable_as_any_file_one_writes(tmp_path):
     assert {p.stat().st_mode for p in tmp_path.iterdir()} == {(tmp_path / "own").stat().st_mode}
 
 
-def test_json_is_whole_ascii_and_strict(tmp_path, monkeypatch):
+def test_json_is_whole_ascii_and_strict(tmp_path, killed_after):
     write_json(tmp_path / "x.json", {"ids": ["ü", "\udce9"]})
     assert (tmp_path / "x.json").read_bytes().isascii()
     assert json.loads((tmp_path / "x.json").read_text())["ids"] == ["ü", "\udce9"]
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(tmp_path / "x.json", float("nan"))
 
-    def killed(source, target):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module.os, "replace", killed)
+    killed_after(0)
     with pytest.raises(KeyboardInterrupt):
         write_json(tmp_path / "x.json", "new")
     assert json.loads((tmp_path / "x.json").read_text())["ids"] == ["ü", "\udce9"]

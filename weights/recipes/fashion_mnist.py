@@ -15,6 +15,7 @@ import math
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +83,7 @@ def main() -> None:
     draw = torch.Generator().manual_seed(args.seed)
     args.output.mkdir(parents=True, exist_ok=True)
     state, epoch, seconds = args.output / "state.pt", 0, 0.0
-    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "schedule": schedule}
     if state.exists():
         saved = torch.load(state, weights_only=True)
         for name, part in parts.items():

@@ -18,6 +18,11 @@ def head_size(dim: int, num_heads: int, owner: str) -> int:
     raise ValueError(f"{owner}: dim {dim} is not divisible by num_heads {num_heads}; the nearest that fit are {near}")
 
 
+def varies(*sizes: int) -> bool:
+    """Whether any of these sizes is known only when an exported program runs, so that no code may branch on them."""
+    return any(isinstance(size, torch.SymInt) for size in sizes)
+
+
 class PointwiseLinear(nn.Conv2d):
     """A linear layer on the last axis whose weight is (out, in, 1, 1), as checkpoints of NCHW code have it."""
 

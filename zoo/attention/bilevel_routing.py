@@ -14,6 +14,7 @@ from foveal.zoo.attention._common import (
     depthwise_on_map,
     head_size,
     hide,
+    varies,
 )
 
 ATTENTION = {
@@ -136,7 +137,7 @@ class BilevelRoutingAttention(nn.Module):
                 mask = _pad_mask(mask, x.shape[1], x.shape[2])
         q, k, v = self.qkv(x).split([self.qk_dim, self.qk_dim, self.dim], -1)
         # the fewest regions of this size that cover the map: regions that are all padding do not exist
-        sides = [-(-n // self.n_win) for n in x.shape[1:3]]
+        sides = [(n + self.n_win - 1) // self.n_win for n in x.shape[1:3]]
         out = self._attend(q, k, v, (sides[0], sides[1]), mask)
         return self.wo(self._enhance(out, v, mask))[:, :height, :width]
 
@@ -148,6 +149,8 @@ class BilevelRoutingAttention(nn.Module):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, region: tuple[int, int], mask: Tensor | None) -> Tensor:
         """Routed attention over regions of ``region`` tokens, padding masked."""
         height, width = q.shape[1:3]
+        if varies(height, width):
+            return self._attend_any_size(q, k, v, region, mask)
         down, across = -height % region[0], -width % region[1]
         if down or across:
             q, k, v = (_pad(t, down, across) for t in (q, k, v))
@@ -155,13 +158,36 @@ class BilevelRoutingAttention(nn.Module):
                 mask = torch.ones((1, height, width), dtype=torch.bool, device=q.device)
             mask = _pad_mask(mask, height + down, width + across)
         regions = (q.shape[1] // region[0], q.shape[2] // region[1])
+        return self._route(q, k, v, regions, mask)[:, :height, :width]
+
+    def _attend_any_size(
+        self, q: Tensor, k: Tensor, v: Tensor, region: tuple[int, int], mask: Tensor | None
+    ) -> Tensor:
+        """`_attend` for sizes that vary: always n_win regions a side, all of the last ones may be padding.
+
+        The map is laid out as one row a region, so that the shape of a region is a matter of indices.
+        """
+        height, width = q.shape[1:3]
+        (down, across), n, device = region, self.n_win, q.device
+        row = torch.arange(n * down, device=device).view(n, 1, down, 1)
+        col = torch.arange(n * across, device=device).view(1, n, 1, across)
+        inside = ((row < height) & (col < width)).flatten()
+        source = (row * width + col).flatten() * inside
+        layout = (n * n, down * across)
+        q, k, v = (t.flatten(1, 2).index_select(1, source).unflatten(1, layout) for t in (q, k, v))
+        seen = inside[None] if mask is None else mask.flatten(1).index_select(1, source) & inside
+        out = self._route(q, k, v, (n * n, 1), seen.unflatten(1, layout))
+        row, col = torch.arange(height, device=device)[:, None], torch.arange(width, device=device)
+        r, c = row % down, col % across
+        back = (row - r) * (n * across) + r * across + (col - c) * down + c
+        return out.flatten(1, 2).index_select(1, back.flatten()).unflatten(1, (height, width))
+
+    def _route(self, q: Tensor, k: Tensor, v: Tensor, regions: tuple[int, int], mask: Tensor | None) -> Tensor:
         plain = self.kv_per_win is None and not self.soft_routing and self.router is None
         options: dict[str, Any] = {"num_heads": self.num_heads, "regions": regions, "mask": mask, "scale": self.scale}
         if plain:
-            out = bilevel_routing(q, k, v, topk=self.topk, **options)
-        else:
-            out = self._with_ablations(q, k, v, options)
-        return out[:, :height, :width]
+            return bilevel_routing(q, k, v, topk=self.topk, **options)
+        return self._with_ablations(q, k, v, options)
 
     def _with_ablations(self, q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
         """The variants of the paper's ablations: pooled keys and values, soft and parametrised routing."""
@@ -230,7 +256,7 @@ class BilevelRoutingAttentionNCHW(BilevelRoutingAttention):
 
 def _pad(x: Tensor, down: int, across: int) -> Tensor:
     """Zeros below and right of a (B, H, W, C) map."""
-    return F.pad(x, (0, 0, 0, across, 0, down)) if down or across else x
+    return F.pad(x, (0, 0, 0, across, 0, down)) if varies(down, across) or down or across else x
 
 
 def _pad_mask(mask: Tensor, height: int, width: int) -> Tensor:

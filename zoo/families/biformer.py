@@ -5,6 +5,7 @@ Parameter names, sizes and padding follow the authors' code (rayleizhu/BiFormer,
 """
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from timm.layers import DropPath, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from foveal.zoo.attention._common import PointwiseLinear, depthwise_on_map
+from foveal.zoo.attention._common import PointwiseLinear, depthwise_on_map, varies
 from foveal.zoo.attention.bilevel_routing import BilevelRoutingAttention, BilevelRoutingAttentionNCHW
 from foveal.zoo.attention.softmax import SoftmaxAttention
 from foveal.zoo.features import take_indices
@@ -75,6 +76,9 @@ class BiFormerCfg:
     img_size: int = 224
 
     def __post_init__(self) -> None:
+        for name in ("depths", "dims", "num_heads", "topk"):
+            if not isinstance(getattr(self, name), Sequence):
+                raise TypeError(f"BiFormer: {name} needs one entry a stage, got {getattr(self, name)!r}")
         stages = {len(self.depths), len(self.dims), len(self.num_heads), len(self.topk)}
         if len(stages) != 1:
             raise ValueError(
@@ -108,7 +112,7 @@ class PatchConv2d(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         down, across = (-n % s for n, s in zip(x.shape[-2:], self.stride))
-        return super().forward(F.pad(x, (0, across, 0, down)) if down or across else x)
+        return super().forward(F.pad(x, (0, across, 0, down)) if varies(down, across) or down or across else x)
 
 
 class Block(nn.Module):
@@ -361,7 +365,7 @@ def build(name: str, **options: Any) -> BiFormer:
     """A variant by name; options are fields of `BiFormerCfg` or arguments of `BiFormer`.
 
     Raises:
-        TypeError: on an unknown option.
+        TypeError: on an unknown option, or one number where each stage needs its own.
         ValueError: on a setting that can't be.
     """
     cfg = BiFormerCfg(**VARIANTS[name])  # type: ignore[arg-type]
