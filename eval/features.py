@@ -11,9 +11,9 @@ from torch import nn
 from foveal.eval.benchmark import Benchmark, OnBad
 from foveal.eval.data.pictures import Pictures
 from foveal.eval.feature_cache import FeatureCache, Features
-from foveal.eval.identity import _structure_hash
+from foveal.eval.identity import structure_hash
 from foveal.eval.measures import versions
-from foveal.eval.predicting import PRECISIONS, Progress, _forward
+from foveal.eval.predicting import PRECISIONS, Progress, forward
 from foveal.eval.protocols.classification import batches
 from foveal.eval.runner import pick_device
 from foveal.tasks.modes import eval_mode
@@ -45,7 +45,7 @@ def feature_key(
     return {
         "features": "forward_head(forward_features(x), pre_logits=True)",
         "state_sha256": state_hash(model),
-        "structure_sha256": _structure_hash(model),
+        "structure_sha256": structure_hash(model),
         "preprocessing": asdict(preprocessing_of(model)),
         "precision": precision,
         "data_sha256": data.fingerprint(),
@@ -133,10 +133,11 @@ def features_of(
     ids, known = cache.read(key) if cache else ([], np.zeros((0, 0), np.float32))
     row_of = {name: row for row, name in enumerate(ids)}
     done = np.asarray([name in row_of for name in data.ids])
-    width = known.shape[1] or int(getattr(model, "head_hidden_size", None) or getattr(model, "num_features", 0))
+    said = getattr(model, "head_hidden_size", getattr(model, "num_features", 0))
+    width = known.shape[1] or (said if isinstance(said, int) else 0)
     out = np.full((len(data), width), np.nan, np.float32)
     if done.any():
-        out[done] = known[[row_of[data.ids[i]] for i in np.flatnonzero(done)]]
+        out[done] = known[[row_of[name] for name in data.ids if name in row_of]]
     blocks = [
         missing
         for start in range(0, len(data), batch_size)
@@ -159,7 +160,7 @@ def features_of(
         with eval_mode(model):
             for good, inputs, bad in batches(model, bench, data, blocks, workers=workers, on_bad=on_bad):
                 if good:
-                    rows = _forward(predict, inputs, place, precision)["features"]
+                    rows = forward(predict, inputs, place, precision)["features"]
                     if rows.shape[1] != out.shape[1]:
                         out = _of_width(out, rows.shape[1])
                     out[good] = rows

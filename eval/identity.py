@@ -31,7 +31,7 @@ def identity(
         "weights": weights,
         "random_weights": weights == RANDOM,
         "state_sha256": state_hash(net),
-        "structure_sha256": _structure_hash(net),
+        "structure_sha256": structure_hash(net),
         "preprocessing": asdict(preprocessing_of(net)),
         "benchmark": bench.name,
         "benchmark_version": bench.version,
@@ -46,7 +46,7 @@ def identity(
     return json.loads(json.dumps(facts, default=str))  # options may hold types
 
 
-def _structure_hash(net: nn.Module) -> str:
+def structure_hash(net: nn.Module) -> str:
     """Of the modules and their settings as torch prints them: equal weights can be used in two ways."""
     return hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(net)).encode()).hexdigest()
 

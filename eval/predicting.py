@@ -83,7 +83,7 @@ def fill(
     )
     for good, inputs, bad in loaded:
         started = time.perf_counter()
-        outputs = _forward(predict, inputs, plan) if good else {}
+        outputs = forward(predict, inputs, plan.place, plan.precision) if good else {}
         forward_seconds += time.perf_counter() - started
         predicted += len(good)
         for i in good:
@@ -121,18 +121,19 @@ def _flush(store: Store, items: list[dict[str, Any]], arrays: dict[str, list[np.
         arrays.clear()
 
 
-def _forward(
-    predict: Callable[[torch.Tensor], dict[str, np.ndarray]], inputs: torch.Tensor, plan: Plan
+def forward(
+    predict: Callable[[torch.Tensor], dict[str, np.ndarray]], inputs: torch.Tensor, place: torch.device, precision: str
 ) -> dict[str, np.ndarray]:
-    dtype = PRECISIONS[plan.precision]
+    """One batch on its device and in its precision, in halves when memory runs out."""
+    dtype = PRECISIONS[precision]
     try:
-        with torch.inference_mode(), torch.autocast(plan.place.type, dtype) if dtype else nullcontext():
-            return predict(inputs.to(plan.place))
+        with torch.inference_mode(), torch.autocast(place.type, dtype) if dtype else nullcontext():
+            return predict(inputs.to(place))
     except torch.OutOfMemoryError:
         if len(inputs) == 1:
             raise
         half = len(inputs) // 2
         log.warning("out of memory at batch size %d, trying %d", len(inputs), half)
         torch.cuda.empty_cache()
-    first, second = (_forward(predict, part, plan) for part in (inputs[:half], inputs[half:]))
+    first, second = (forward(predict, part, place, precision) for part in (inputs[:half], inputs[half:]))
     return {name: np.concatenate([first[name], second[name]]) for name in first}

@@ -256,7 +256,7 @@ def _dense_refuses(call: Call) -> str | None:
 
 
 def _sizes(call: Call) -> tuple[int, int, int, int, int]:
-    """Bytes of the query map, of keys and values together, queries a region, keys seen by each query, regions in all."""
+    """Bytes of the query map and of keys and values; queries a region, keys each query sees, regions in all."""
     size = call.q.element_size()
     kv = (call.k.numel() + call.v.numel()) * size
     regions = call.rows * call.cols
@@ -278,14 +278,14 @@ def _cost(call: Call) -> Cost:
 
 
 def _gather_cost(call: Call) -> Cost:
-    q, kv, tokens, keys, regions = _sizes(call)
+    q, kv, _, keys, regions = _sizes(call)
     gathered = kv * _region_count(call)
     peak = q * 2 + kv + min(gathered, GATHER_BUDGET)
     return Cost(_arithmetic(call, keys), 4 * q + 2 * kv + 2 * gathered, peak, regions * call.heads)
 
 
 def _permutation_cost(call: Call) -> Cost:
-    q, kv, tokens, keys, regions = _sizes(call)
+    q, kv, _, keys, regions = _sizes(call)
     return Cost(_arithmetic(call, keys), 4 * q + 2 * kv, q * 2 + kv, regions * call.heads)
 
 

@@ -73,7 +73,7 @@ def _sdpa(call: Call) -> Tensor:
 
 
 def _cost(call: Call) -> Cost:
-    q, k, v, mask, _ = call
+    q, _, v, mask, _ = call
     b, h, n, d = q.shape
     m, e = v.shape[-2:]
     operands = b * h * (n * d + m * d + m * e + n * e) * q.element_size()

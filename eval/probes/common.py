@@ -99,7 +99,7 @@ def unit(rows: NDArray[Any]) -> tuple[FloatArray, NDArray[np.bool_]]:
            [0. , 0. ]]), array([ True,  True, False]))
     """
     wide = rows.astype(np.float64)
-    finite = np.isfinite(wide).all(axis=1)
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(wide).all(axis=1))
     wide[~finite] = 0
     wide /= np.maximum(np.abs(wide).max(axis=1, keepdims=True), np.finfo(np.float64).tiny)  # squares can't overflow
     length = np.linalg.norm(wide, axis=1, keepdims=True)
@@ -167,4 +167,5 @@ def ranks(
     column = np.minimum(np.searchsorted(classes, target), len(classes) - 1)
     known = (classes[column] == target) & finite
     rank = np.where(known, target_rank(scores, column), np.inf)
-    return rank, known & (rank != target_rank(scores, column, "average")) & np.isfinite(rank)
+    tied: NDArray[np.bool_] = np.isfinite(rank) & (rank != target_rank(scores, column, "average"))
+    return rank, tied

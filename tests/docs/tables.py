@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import torch
+
 from foveal.eval.benchmark import benchmarks
 from foveal.kernels.registry import describe_operators
 from foveal.weights.catalogue import rows
@@ -30,10 +31,10 @@ def _models() -> str:
 
 
 def _attentions() -> str:
-    operators = describe_operators()
+    does = describe_operators()
     yes = {True: "yes", False: "no"}
     lines = [
-        [f"`{name}`", operators[f["operator"]]["computes"], f["cost"], yes[f["prefix"]], yes[f["mask"]], yes[f["cross"]]]
+        [f"`{name}`", does[f["operator"]]["computes"], f["cost"], yes[f["prefix"]], yes[f["mask"]], yes[f["cross"]]]
         for name, f in describe_attentions().items()
     ]
     return _markdown(["attention", "computes", "cost", "prefix tokens", "masks", "cross"], lines)
@@ -45,9 +46,9 @@ def _quick() -> str:
     for bench in benchmarks().values():
         for name, _ in dict.fromkeys((n, w) for n, w in bench.quick if w != "random"):
             row = rows()[name]
-            for claim in row.claims:
-                lines.append([f"`{name}`", claim.metric, f"{100 * claim.value:.2f}", row.notes, f"`{row.trained_by}`"])
-    return _markdown(["weights", "metric", "%", "what", "trained by"], lines)
+            figures = ", ".join(f"{claim.metric} {100 * claim.value:.2f}" for claim in row.claims)
+            lines.append([f"`{name}`", figures, row.notes, f"`{row.trained_by}`"])
+    return _markdown(["weights", "%", "what", "trained by"], lines)
 
 
 def fresh(text: str) -> str:

@@ -177,6 +177,26 @@ def test_parts_are_written_on_the_way(tiny, grey, cache, monkeypatch):
     assert len([*next(cache.folder.iterdir()).glob("part-*")]) == 2  # 16 and 14 items
 
 
+def test_out_of_memory_halves_the_batch(tiny, grey, calls, monkeypatch, caplog):
+    data = folder.read(grey)
+    want = get(tiny, data)
+    counted = module.pre_logits
+
+    def small(model, inputs):
+        if len(inputs) > 3:
+            raise torch.OutOfMemoryError
+        return counted(model, inputs)
+
+    monkeypatch.setattr(module, "pre_logits", small)
+    calls.clear()
+    assert get(tiny, data) == pytest.approx(want, abs=1e-5)
+    assert calls == [2, 2, 2, 2] * 3 + [3, 3]
+    assert "out of memory at batch size 8, trying 4" in caplog.text
+    monkeypatch.setattr(module, "pre_logits", lambda model, inputs: small(model, torch.zeros(4)))
+    with pytest.raises(torch.OutOfMemoryError):
+        get(tiny, data)
+
+
 def test_a_damaged_part_is_computed_again(tiny, grey, cache, calls):
     data = folder.read(grey)
     want = get(tiny, data, cache=cache)

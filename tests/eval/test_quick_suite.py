@@ -5,9 +5,10 @@ import subprocess
 import sys
 from unittest import mock
 
-import foveal
 import pytest
 import torch
+
+import foveal
 from foveal.eval.benchmark import benchmarks
 from foveal.weights.catalogue import rows
 

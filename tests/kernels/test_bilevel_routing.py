@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from foveal.kernels._operator import forced
 from foveal.kernels.bilevel_routing import GATHER_BUDGET, _chunk, bilevel_routing, join_regions, route, split_regions
 from foveal.kernels.softmax import softmax

@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+
 from foveal.kernels._names import UnknownName, declarations, declared
 
 

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 
-import foveal
 import pytest
 import torch
+
+import foveal
 from foveal.kernels._operator import Operator, Path, _forced, forced, never, operator
 from foveal.kernels.bilevel_routing import bilevel_routing
 from foveal.kernels.cost import Cost

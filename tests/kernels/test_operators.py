@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from foveal.kernels._operator import forced
 from foveal.kernels.registry import get_operator, list_operators
 

@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 def test_wheel_runs_the_quick_suite_from_an_empty_directory(tmp_path):
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
     clone = tmp_path / "clone"
     for name in listed:
         source, target = ROOT / name, clone / name
@@ -40,7 +41,8 @@ def test_wheel_runs_the_quick_suite_from_an_empty_directory(tmp_path):
 
     environment = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
     where = [sys.executable, "-c", "import foveal; print(foveal.__file__)"]
-    assert str(site) in subprocess.run(where, env=environment, cwd=empty, capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(where, env=environment, cwd=empty, capture_output=True, text=True, check=True)
+    assert str(site) in found.stdout
     done = subprocess.run(
         [sys.executable, "-m", "foveal", "eval", "--suite", "quick", "--json"],
         env=environment, cwd=empty, capture_output=True, text=True,

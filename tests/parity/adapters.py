@@ -5,11 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from foveal.zoo.attention._common import PointwiseLinear
 from foveal.zoo.attention.bilevel_routing import BilevelRoutingAttention, BilevelRoutingAttentionNCHW
 from foveal.zoo.attention.softmax import SoftmaxAttention
 from foveal.zoo.create import create_model
-from torch import Tensor, nn
 
 Case = dict[str, Any]
 Tensors = dict[str, Tensor]
@@ -40,9 +41,8 @@ def routed(case: Case, fill: Callable[[nn.Module], nn.Module], inputs: Tensors) 
         raise NotImplementedError(f"the original's kv_downsample_mode {mode}")
     if mode == "identity":
         kwargs.pop("kv_per_win", None)
-    return _on_map(
-        case, fill, inputs, BilevelRoutingAttentionNCHW if _nchw(case) else BilevelRoutingAttention, _renamed(kwargs, ROUTED)
-    )
+    kind = BilevelRoutingAttentionNCHW if _nchw(case) else BilevelRoutingAttention
+    return _on_map(case, fill, inputs, kind, _renamed(kwargs, ROUTED))
 
 
 def lepe(case: Case, fill: Callable[[nn.Module], nn.Module], inputs: Tensors) -> Tensors:

@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import foveal
 import pytest
 import torch
 
+import foveal
 from tests.parity import runner
 from tests.parity.adapters import ADAPTERS, adapter_for
 

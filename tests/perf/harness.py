@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
 from foveal.eval.measures import peak_memory_mib, reset_peak_memory
 
 
@@ -21,7 +22,9 @@ class Timing:
     spread: float
 
 
-def interleaved(contenders: dict[str, Callable[[], object]], rounds: int = 7, at_least: float = 0.3) -> dict[str, Timing]:
+def interleaved(
+    contenders: dict[str, Callable[[], object]], rounds: int = 7, at_least: float = 0.3
+) -> dict[str, Timing]:
     """Times every contender once a round, A B C A B C …, after one warm-up; short ones are repeated within a turn."""
     repeats = {}
     with torch.inference_mode():

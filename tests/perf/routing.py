@@ -9,13 +9,13 @@ is within 15 % of the measured fact.
 
 import argparse
 
-import foveal
 import timm
 import torch
+
+import foveal
 from foveal.kernels import bilevel_routing as kernel
 from foveal.kernels._operator import forced
 from foveal.kernels.cost import CPU
-
 from tests.perf.harness import extra_memory, in_fresh_process, interleaved, setting
 from tests.perf.originals import bilevel_routing as original
 

@@ -175,7 +175,9 @@ class BilevelRoutingAttention(nn.Module):
         source = (row * width + col).flatten() * inside
         layout = (n * n, down * across)
         q, k, v = (t.flatten(1, 2).index_select(1, source).unflatten(1, layout) for t in (q, k, v))
-        seen = inside[None] if mask is None else mask.flatten(1).index_select(1, source) & inside
+        seen = inside.repeat(q.shape[0], 1)
+        if mask is not None:
+            seen = mask.flatten(1).index_select(1, source) & seen
         out = self._route(q, k, v, (n * n, 1), seen.unflatten(1, layout))
         row, col = torch.arange(height, device=device)[:, None], torch.arange(width, device=device)
         r, c = row % down, col % across

@@ -8,9 +8,10 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import torch
+from torch import Tensor, nn
+
 from foveal.kernels.bilevel_routing import join_regions, route, split_regions
 from foveal.zoo.families.biformer import BiFormer
-from torch import Tensor, nn
 
 
 def bilevel_routing(
