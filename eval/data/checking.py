@@ -1,12 +1,13 @@
 """What lies in a folder: its layout, counts, what is missing, and three sample pictures to look at."""
 
+import importlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foveal.eval.benchmark import DataMissing, benchmarks
+from foveal.eval.benchmark import Benchmark, DataMissing, benchmarks
 from foveal.eval.data import csv_file, fashion_mnist, folder
 from foveal.eval.data.fetching import NOTE, DataSet, data_sets, miscounts, noted
 from foveal.eval.data.pictures import SUFFIXES
@@ -28,6 +29,7 @@ class Checked:
         missing: ids or files that are listed but not there.
         wrong: anything else that is not as declared, in words.
         samples: three pictures: the first, the middle and the last one.
+        notes: what is no mistake but worth knowing.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Checked:
     missing: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     samples: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -80,6 +83,13 @@ def check(name: str, data_root: Path | None = None) -> Checked:
     """
     if name in benchmarks():
         bench = benchmarks()[name]
+        describe = _describe_of(bench)
+        if describe and data_root is not None:
+            facts = describe(Path(data_root).expanduser())
+            found = Checked(name, str(data_root), expected=dict(bench.counts), **facts)
+            differ = {what: n for what, n in bench.counts.items() if found.counts.get(what) != n}
+            found.wrong.extend(f"{n} {what} expected, {found.counts.get(what)} found" for what, n in differ.items())
+            return found
         data = bench.read(data_root)
         place = "inside the package" if bench.embedded else str(data_root)
         return _of_reader(name, place, getattr(data, "layout", "") or f"read by {bench.reader}", data, bench.counts)
@@ -94,6 +104,13 @@ def check(name: str, data_root: Path | None = None) -> Checked:
             "benchmark, data set or folder", name, [*benchmarks(), *data_sets()], hint="see `foveal data list`"
         )
     return _own(path)
+
+
+def _describe_of(bench: Benchmark) -> Callable[[Path], dict[str, Any]] | None:
+    """What stands beside a reader that can say more than counts: ``describe_x`` beside ``read_x``."""
+    module, _, function = bench.reader.partition(":")
+    beside = "describe" + function.removeprefix("read")
+    return getattr(importlib.import_module(f"foveal.eval.data.{module}"), beside, None)
 
 
 def _own(path: Path) -> Checked:

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from foveal.eval.benchmark import DataMissing
@@ -33,19 +34,26 @@ def read(root: Path | None) -> Pictures:
     if len(set(ids)) != len(ids):
         twice = next(path for path in ids if ids.count(path) > 1)
         raise DataMissing(f"{root}: {twice} is listed twice")
-    labels = [label for _, label in rows]
+    targets, classes = targets_of([label for _, label in rows], root)
+    return Pictures(ids, [root.parent / path for path in ids], targets, classes)
+
+
+def targets_of(labels: Sequence[str], where: Path) -> tuple[list[int], list[str]]:
+    """Class indices and class names of labels: whole numbers are indices, else classes are the sorted names.
+
+    Raises:
+        DataMissing: when a number can't be a class index.
+    """
     numbers = [WHOLE.fullmatch(label) for label in labels]
     if all(numbers):
         targets = [int(number[1]) for number in numbers if number]
         outside = [n for n in targets if not 0 <= n < MOST_CLASSES]
         if outside:
-            raise DataMissing(f"{root}: the label {outside[0]} is no class index; they start at 0")
-        classes = [str(i) for i in range(max(targets) + 1)]
-    else:
-        classes = sorted(set(labels))
-        index = {name: i for i, name in enumerate(classes)}
-        targets = [index[label] for label in labels]
-    return Pictures(ids, [root.parent / path for path in ids], targets, classes)
+            raise DataMissing(f"{where}: the label {outside[0]} is no class index; they start at 0")
+        return targets, [str(i) for i in range(max(targets) + 1)]
+    classes = sorted(set(labels))
+    index = {name: i for i, name in enumerate(classes)}
+    return [index[label] for label in labels], classes
 
 
 def _rows(file: Path) -> list[tuple[str, str]]:

@@ -252,8 +252,8 @@ def nll(logits: ArrayLike, target: ArrayLike) -> float:
 def nll_rows(logits: ArrayLike, target: ArrayLike) -> FloatArray:
     """The negative log-likelihood of each row, (N,), the form to resample in a bootstrap; see `nll`.
 
-    >>> nll_rows([[1000.0, 0.0], [float("nan"), 0.0]], [0, 0])
-    array([ 0., inf])
+    >>> nll_rows([[0.0, 0.0], [float("nan"), 0.0]], [0, 0]).round(4)
+    array([0.6931,    inf])
     """
     rows, labels = checked_rows(logits, target, "nll")
     loss = np.full(len(rows), np.inf)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from foveal.eval.benchmark import Benchmark, OnBad
 from foveal.eval.data.pictures import Pictures
+from foveal.eval.metrics.accepted import accepted_rank
 from foveal.eval.metrics.bootstrap import bootstrap_interval
 from foveal.eval.metrics.calibration import brier_rows, ece_from_confidence, nll_rows, softmax, top_label
 from foveal.eval.metrics.classification import mean_per_class, target_rank
@@ -96,10 +97,10 @@ def check(model: nn.Module, bench: Benchmark, data: Pictures) -> None:
         ValueError: when the counts differ.
     """
     outputs = getattr(model, "num_classes", None)
-    if outputs is not None and outputs != len(data.classes):
+    if outputs is not None and outputs != data.width:
         raise ValueError(
-            f"the model gives {outputs} classes but {bench.name} has {len(data.classes)} "
-            f"({', '.join(list(data.classes)[:3])}, …); create it with num_classes={len(data.classes)}"
+            f"the model gives {outputs} classes but {bench.name} has {data.width} "
+            f"({', '.join(list(data.classes)[:3])}, …); create it with num_classes={data.width}"
         )
 
 
@@ -109,10 +110,12 @@ def predict(model: nn.Module, data: Pictures, inputs: torch.Tensor) -> dict[str,
     Raises:
         ValueError: when the model gives anything but one logit a class.
     """
-    logits, expected = model(inputs), (len(inputs), len(data.classes))
+    logits, expected = model(inputs), (len(inputs), data.width)
     if not isinstance(logits, torch.Tensor) or logits.shape != expected:
         given = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(logits).__name__}"
         raise ValueError(f"{type(model).__name__} gives {given}, expected {expected} logits: pictures and classes")
+    if data.columns is not None:  # the other outputs are no answers here
+        logits = logits[:, list(data.columns)]
     return {"logits": logits.float().cpu().numpy()}
 
 
@@ -130,6 +133,8 @@ def metrics(
         if row is not None:
             logits[place] = arrays["logits"][row]
     rank = target_rank(logits, target)
+    if data.accepted is not None:
+        rank = accepted_rank(logits, [data.accepted[i] for i in order])
     probs = softmax(logits)
     confidence, right = top_label(probs, target)
     per_item = {

@@ -287,7 +287,7 @@ def _evaluate_one(name: str, weights: str, bench: str, options: dict[str, Any]) 
     from foveal.eval.benchmark import get_benchmark
     from foveal.eval.models import model_for
 
-    classes = len(get_benchmark(bench).read(options["data_root"]).classes)
+    classes = get_benchmark(bench).read(options["data_root"]).width
     model = model_for(name, weights, classes=classes)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     rate = TextColumn("{task.fields[rate]}")

@@ -82,6 +82,7 @@ def data_check(
         lines += [("expected", ", ".join(f"{n} {what}" for what, n in found.expected.items()) or "nothing declared")]
         lines += [("missing", f"{len(found.missing)}: {', '.join(found.missing[:3])}" if found.missing else "nothing")]
         lines += [("wrong", text) for text in found.wrong[:10]]
+        lines += [("note", text) for text in found.notes]
         lines += [("sample", text) for text in found.samples]
         print("\n".join(f"{key:<9} {value}" for key, value in lines))
     if not found.good:

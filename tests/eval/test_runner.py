@@ -16,7 +16,7 @@ from PIL import Image
 from torch import nn
 
 import foveal
-from foveal.eval import runner
+from foveal.eval import predicting
 from foveal.eval.benchmark import Benchmark, DataMissing, get_benchmark
 from foveal.eval.data import fashion_mnist
 from foveal.eval.data.pictures import Pictures
@@ -68,7 +68,7 @@ def forwards():
 def every_block(monkeypatch):
     """A clock that runs so fast that every block is stored."""
     ticks = count(0, 10)
-    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    monkeypatch.setattr(predicting, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
 
 
 # figures

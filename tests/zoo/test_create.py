@@ -340,7 +340,8 @@ def test_another_models_checkpoint(tmp_path):
 
 
 def test_addresses():
-    with pytest.raises(foveal.WeightsError, match=r"https://example.org/w.pth: .*download the file and pass its path"):
+    """An address is fetched; offline that is one sentence that names the place to put the file."""
+    with pytest.raises(foveal.WeightsError, match=r"w\.pth: .*offline.*foveal-home"):
         foveal.create_model("biformer_tiny", weights="https://example.org/w.pth")
 
 

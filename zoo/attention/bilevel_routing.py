@@ -169,20 +169,23 @@ class BilevelRoutingAttention(nn.Module):
         """
         height, width = q.shape[1:3]
         (down, across), n, device = region, self.n_win, q.device
+        count, tokens = torch.arange(n, device=device), down * across
         row = torch.arange(n * down, device=device).view(n, 1, down, 1)
         col = torch.arange(n * across, device=device).view(1, n, 1, across)
         inside = ((row < height) & (col < width)).flatten()
         source = (row * width + col).flatten() * inside
-        layout = (n * n, down * across)
-        q, k, v = (t.flatten(1, 2).index_select(1, source).unflatten(1, layout) for t in (q, k, v))
+        q, k, v = (t.flatten(1, 2).index_select(1, source).unflatten(1, (n * n, tokens)) for t in (q, k, v))
         seen = inside.repeat(q.shape[0], 1)
         if mask is not None:
             seen = mask.flatten(1).index_select(1, source) & seen
-        out = self._route(q, k, v, (n * n, 1), seen.unflatten(1, layout))
-        row, col = torch.arange(height, device=device)[:, None], torch.arange(width, device=device)
-        r, c = row % down, col % across
-        back = (row - r) * (n * across) + r * across + (col - c) * down + c
-        return out.flatten(1, 2).index_select(1, back.flatten()).unflatten(1, (height, width))
+        out = self._route(q, k, v, (n * n, 1), seen.unflatten(1, (n * n, tokens)))
+        # where each row and each column of the map lies in that layout
+        down_to = (count[:, None] * (n * tokens) + torch.arange(down, device=device) * across).flatten()
+        across_to = (count[:, None] * tokens + torch.arange(across, device=device)).flatten()
+        down_to = down_to.index_select(0, torch.arange(height, device=device))
+        across_to = across_to.index_select(0, torch.arange(width, device=device))
+        back = (down_to[:, None] + across_to).flatten()
+        return out.flatten(1, 2).index_select(1, back).unflatten(1, (height, width))
 
     def _route(self, q: Tensor, k: Tensor, v: Tensor, regions: tuple[int, int], mask: Tensor | None) -> Tensor:
         plain = self.kv_per_win is None and not self.soft_routing and self.router is None

@@ -1,0 +1,15 @@
+"""ImageNet-V2, threshold 0.7: new pictures that at least 70 % of the annotators chose."""
+
+from foveal.eval.benchmark import Benchmark
+
+BENCHMARK = Benchmark(
+    name="imagenet-v2-threshold-0.7",
+    protocol="classification",
+    reader="imagenet_variants:read_v2_threshold",
+    metrics=("top1", "top5", "mean_per_class", "ece", "brier", "nll"),
+    main="top1",
+    counts={"images": 10_000, "classes": 1000},
+    version=1,
+    source="Recht et al., Do ImageNet classifiers generalize to ImageNet?, 2019, arXiv:1902.10811; MIT, pictures apart",
+    exif=False,
+)
