@@ -52,7 +52,8 @@ class Benchmark:
         """The data, counted; embedded data are read from the package whatever the root is.
 
         Raises:
-            DataMissing: when it is not there or the counts differ from the declaration.
+            DataMissing: when it is not there, or more than is declared was found: that is another set. What is less
+                is part of the set, see `short_of`.
         """
         if data_root is None and not self.embedded:
             raise DataMissing(f"{self.name}: needs its data; say where it is with --data-root DIR (or FOVEAL_DATA)")
@@ -60,11 +61,18 @@ class Benchmark:
         reader: Callable[[Path | None], Any] = getattr(importlib.import_module(f"foveal.eval.data.{module}"), function)
         data = reader(None if self.embedded or data_root is None else Path(data_root).expanduser())
         found = data.counts()
-        wrong = {what: (n, found.get(what)) for what, n in self.counts.items() if found.get(what) != n}
-        if wrong:
-            said = ", ".join(f"{n} {what} expected, {got} found" for what, (n, got) in wrong.items())
-            raise DataMissing(f"{self.name}: this is not the declared data: {said}")
+        more = [what for what, n in self.counts.items() if found[what] > n]
+        if more:
+            raise DataMissing(f"{self.name}: this is not the declared data: {self._differences(found, more)}")
         return data
+
+    def short_of(self, data: Any) -> str:
+        """What of the declared counts is not there, or "": figures on such data are partial."""
+        found = data.counts()
+        return self._differences(found, [what for what, n in self.counts.items() if found[what] < n])
+
+    def _differences(self, found: dict[str, int], kinds: list[str]) -> str:
+        return ", ".join(f"{self.counts[what]} {what} expected, {found[what]} found" for what in kinds)
 
 
 @functools.cache

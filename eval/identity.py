@@ -41,7 +41,7 @@ def identity(
         "on_bad": on_bad,
         "seed": 0,  # of the bootstrap; nothing else here is drawn
         "n": min(len(data), limit) if limit else len(data),
-        "partial": bool(limit and limit < len(data)),
+        "partial": bool(limit and limit < len(data)) or bool(bench.short_of(data)),
     }
     return json.loads(json.dumps(facts, default=str))  # options may hold types
 

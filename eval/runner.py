@@ -107,7 +107,10 @@ def evaluate(
     where = {"data_root": None if data_root is None or bench.embedded else str(Path(data_root).expanduser().resolve())}
     if share.first:
         _warn_of_changed_data(store, facts, where)
-        write_json(store.folder / "identity.json", facts)
+        if short := bench.short_of(data):
+            log.warning("%s: %s; the result is marked partial", bench.name, short)
+        if not (store.folder / "identity.json").exists():
+            write_json(store.folder / "identity.json", facts)
 
     net.to(place)
     plan = Plan(place, precision, batch_size, workers, on_bad, timeout, share)

@@ -4,7 +4,7 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch, tmp_path_factory):
+def sealed(monkeypatch, tmp_path_factory):
     """Folders of tests that need another setting change it themselves."""
     monkeypatch.setenv("FOVEAL_OFFLINE", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

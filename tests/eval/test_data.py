@@ -16,6 +16,7 @@ from PIL import Image
 from foveal.eval import benchmark
 from foveal.eval.benchmark import DataMissing, benchmarks, get_benchmark
 from foveal.eval.data import csv_file, fashion_mnist, folder
+from foveal.eval.runner import evaluate
 from foveal.kernels._names import UnknownName
 
 
@@ -232,14 +233,17 @@ def test_listed_picture_that_is_absent_has_a_fingerprint(tmp_path):
 # declarations
 
 
-def test_other_counts_than_declared_are_refused(colours):
+def test_more_than_declared_is_refused_and_less_is_partial(colours, nearest, tmp_path, caplog):
     bench = replace(get_benchmark("folder"), counts={"images": 24, "classes": 6})
-    assert len(bench.read(colours)) == 24
+    whole = evaluate(nearest, bench, data_root=colours, results=tmp_path / "r")
+    assert (whole["partial"], bench.short_of(bench.read(colours))) == (False, "")
+    with pytest.raises(DataMissing, match="not the declared data: 23 images expected, 24 found"):
+        replace(bench, counts={"images": 23, "classes": 6}).read(colours)
     (colours / "blue" / "2.png").unlink()
-    with pytest.raises(DataMissing, match="not the declared data: 24 images expected, 23 found"):
-        bench.read(colours)
-    with pytest.raises(DataMissing, match="7 classes expected, 6 found"):
-        replace(bench, counts={"classes": 7}).read(colours)
+    assert bench.short_of(bench.read(colours)) == "24 images expected, 23 found"
+    part = evaluate(nearest, bench, data_root=colours, results=tmp_path / "r")
+    assert (part["partial"], part["n"]) == (True, 23)
+    assert "24 images expected, 23 found; the result is marked partial" in caplog.text
 
 
 def test_data_root_is_asked_for(monkeypatch, tmp_path):

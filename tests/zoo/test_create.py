@@ -96,7 +96,7 @@ def no_socket(*_, **__):
 
 
 @pytest.fixture
-def offline(monkeypatch):
+def socketless(monkeypatch):
     for name in ("socket", "create_connection", "getaddrinfo"):
         monkeypatch.setattr(socket, name, no_socket)
 
@@ -186,13 +186,13 @@ def test_a_file_with_another_hash_is_refused_before_it_is_read(row_and_file, mon
     assert equal_states(other, before)
 
 
-def test_bc34_with_the_file_in_place_no_socket_is_opened(row_and_file, offline):
+def test_bc34_with_the_file_in_place_no_socket_is_opened(row_and_file, socketless):
     assert foveal.create_model("biformer_tiny.test", pretrained=True).foveal.weights == "biformer_tiny.test"
     first = catalogue.rows_of("biformer_tiny")[0]
     assert foveal.create_model("biformer_tiny", weights="test").foveal.weights != first.name
 
 
-def test_bc34_without_the_file_one_sentence_within_a_second(add_row, tmp_path, offline):
+def test_bc34_without_the_file_one_sentence_within_a_second(add_row, tmp_path, socketless):
     add_row(ROW.format(file=FILE, sha256="0" * 64))
     for wanted, hash_known in (("biformer_tiny.test", True), ("biformer_tiny", False)):
         row = catalogue.rows().get(wanted) or catalogue.rows_of(wanted)[0]
@@ -240,7 +240,7 @@ def test_a_model_without_known_weights(monkeypatch):
         foveal.create_model("biformer_nano", pretrained=True)
 
 
-def test_timm_weights_without_network(tmp_path, monkeypatch, offline):
+def test_timm_weights_without_network(tmp_path, monkeypatch, socketless):
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
