@@ -125,8 +125,8 @@ def test_wnids_in_the_names_of_flat_files(items, tmp_path):
 
 
 def test_real_counts_are_declared(roots):
-    with pytest.raises(DataMissing, match="not the declared data: 50000 images expected, 12 found"):
-        get_benchmark("imagenet1k").read(roots["A"])
+    bench = get_benchmark("imagenet1k")
+    assert bench.short_of(bench.read(roots["A"])) == "50000 images expected, 12 found"
 
 
 @pytest.mark.parametrize("layout", "CD")
@@ -134,8 +134,7 @@ def test_listed_pictures_that_are_missing(items, tmp_path, layout):
     mini.write(tmp_path, layout, items)
     next(tmp_path.rglob(items[3].name)).unlink()
     assert check("imagenet1k", tmp_path).missing == [items[3].key]
-    with pytest.raises(DataMissing, match="12 images expected, 11 found"):
-        BENCH.read(tmp_path)
+    assert BENCH.short_of(BENCH.read(tmp_path)) == "12 images expected, 11 found"
 
 
 def test_missing_of_the_whole_part_without_a_list():
