@@ -302,6 +302,20 @@ def _evaluate_one(name: str, weights: str, bench: str, options: dict[str, Any]) 
 
 
 @app.command()
+def export(
+    model: Annotated[str, typer.Argument(help="Name with or without tag, or a file that foveal saved.")],
+    format: Annotated[str, typer.Option(help="onnx or torch.")] = "onnx",
+    weights: Annotated[str, typer.Option(help="A tag, a file, a folder, or random.")] = "",
+    output: Annotated[Path | None, typer.Option(help="The file to write; NAME.onnx or NAME.pt2 without it.")] = None,
+    dynamic: Annotated[str, typer.Option(help="What may differ from run to run.")] = "batch,height,width",
+) -> None:
+    """Write a model to a file that runs without foveal, checked against the model at other sizes and batches."""
+    from foveal.exporting import export_by_name
+
+    print(export_by_name(model, format=format, weights=weights, output=output, dynamic=dynamic))
+
+
+@app.command()
 def classify(
     image: Annotated[Path, typer.Argument(help="A picture.")],
     model: Annotated[str, typer.Option(help="Name with or without tag, or a file that foveal saved.")] = "",

@@ -232,7 +232,7 @@ def _smallest(program: ExportedProgram) -> dict[str, int]:
     """The smallest height and width that the program was traced for."""
     ranges = program.range_constraints
     return {
-        axis: int(ranges[symbol].lower)
+        axis: max(1, int(ranges[symbol].lower))
         for axis, symbol in _symbols(program).items()
         if axis != "batch" and symbol in ranges
     }

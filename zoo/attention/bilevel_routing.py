@@ -239,6 +239,11 @@ class BilevelRoutingAttentionNCHW(BilevelRoutingAttention):
 
     def _on_map(self, x: Tensor, mask: Tensor | None) -> Tensor:
         height, width = x.shape[1:3]
+        if varies(height, width):
+            raise ValueError(
+                f"{type(self).__name__}: how many regions it has depends on the size of the map, no exported program "
+                "can vary that"
+            )
         q, k, v = self.qkv_linear(x).split([self.qk_dim, self.qk_dim, self.dim], -1)
         region = (max(1, height // self.n_win), max(1, width // self.n_win))
         down, across = -height % region[0], -width % region[1]
