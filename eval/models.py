@@ -20,7 +20,9 @@ def is_path(name: str) -> bool:
     >>> [is_path(name) for name in ("runs/nano", "nano.safetensors", "biformer_tiny.in1k", "hf-hub:timm/resnet18")]
     [True, True, False, False]
     """
-    return not PREFIX.match(name) and (bool({"/", "\\"} & {*name}) or name.endswith(SUFFIXES))
+    if PREFIX.match(name):
+        return False
+    return bool({"/", "\\"} & {*name}) or name.endswith(SUFFIXES) or Path(name, "model.safetensors").is_file()
 
 
 def model_for(name: str, weights: str = "", *, classes: int | None = None, seed: int = 0) -> nn.Module:

@@ -44,7 +44,10 @@ def label(result: Result) -> str:
     weights = result["weights"]
     if weights.startswith(result["model"] + "."):
         return weights
-    return f"{result['model']} ({Path(weights).name if '/' in weights else weights})"
+    if "/" in weights:  # a folder that `save_pretrained` wrote is known by its own name
+        path = Path(weights)
+        weights = path.parent.name if path.name == "model.safetensors" else path.name
+    return f"{result['model']} ({weights})"
 
 
 def show(name: str, value: float | str | None) -> str:
@@ -63,6 +66,8 @@ def show(name: str, value: float | str | None) -> str:
 def notes(result: Result) -> str:
     """What a reader of the figure has to know."""
     said = ["partial"] if result["partial"] else []
+    if result.get("precision", "fp32") != "fp32":
+        said.append(result["precision"])
     if result["failed"]:
         said.append(f"{len(result['failed'])} unreadable ({result['on_bad']})")
     if result["n_nonfinite"]:

@@ -94,8 +94,8 @@ def evaluate(
             raise ValueError(f"{option} has to be 1 or more, got {value}")
     if workers < 0:
         raise ValueError(f"workers has to be 0 or more, got {workers}")
-    if timeout is not None and timeout <= 0:
-        raise ValueError(f"timeout has to be positive, got {timeout}")
+    if timeout is not None and not 0 < timeout <= 1e6:
+        raise ValueError(f"timeout has to be positive and at most a million seconds, got {timeout}")
     share = join(shard)
     place = pick_device(device)
     data = bench.read(data_root)
@@ -139,7 +139,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 def _warn_of_changed_data(store: Store, facts: dict[str, Any], where: dict[str, Any]) -> None:
     for path in store.folder.parent.glob("*/result.json"):
-        other = read_json(path)
+        other = read_json(path, default={})
         changed = {name for name, value in facts.items() if other.get(name) != value}
         if {"data_sha256"} <= changed <= {"data_sha256", "n"} and where.items() <= other.get("run", {}).items():
             log.warning(

@@ -4,8 +4,11 @@ Each part is written aside and renamed, arrays first, so that a part whose jsonl
 loses at most the part it was gathering.
 """
 
+import hashlib
 import json
+import logging
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 from safetensors.numpy import save as to_bytes
+
+log = logging.getLogger("foveal")
 
 
 class Store:
@@ -24,17 +29,34 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self._checked: dict[Path, bool] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     def _parts(self) -> list[Path]:
-        return sorted(self.folder.glob("part-*.jsonl"))
+        return sorted(path for path in self.folder.glob("part-*.jsonl") if self._whole(path))
+
+    def _whole(self, path: Path) -> bool:
+        """Whether a part is of this run and as it was written; another is left alone and its items computed again."""
+        if path not in self._checked:
+            try:
+                head, _, items = path.read_bytes().partition(b"\n")
+                arrays = path.with_suffix(".safetensors").read_bytes()
+                self._checked[path] = json.loads(head) == _seal(self.folder.name, items, arrays)
+            except (OSError, ValueError):
+                self._checked[path] = False
+            if not self._checked[path]:
+                log.warning("%s: not a whole part of this run, its items are computed again", path)
+        return self._checked[path]
 
     def append(self, items: Sequence[dict[str, Any]], arrays: dict[str, np.ndarray], process: int = 0) -> None:
         """Adds one part: dicts with at least an "id", and arrays whose rows the items number in "row" (or null)."""
-        taken = [int(p.stem.rpartition("-")[2]) for p in self.folder.glob(f"part-{process}-*.jsonl")]
-        stem = self.folder / f"part-{process}-{max(taken, default=-1) + 1:05d}"
-        _write(stem.with_suffix(".safetensors"), to_bytes(arrays))
-        _write(stem.with_suffix(".jsonl"), "".join(json.dumps(item) + "\n" for item in items).encode())
+        number = len(list(self.folder.glob(f"part-{process}-*.jsonl")))
+        # a name of its own: another run may be adding to the same store
+        stem = self.folder / f"part-{process}-{number:05d}-{secrets.token_hex(4)}"
+        data, lines = to_bytes(arrays), "".join(json.dumps(item) + "\n" for item in items).encode()
+        _write(stem.with_suffix(".safetensors"), data)
+        head = json.dumps(_seal(self.folder.name, lines, data)) + "\n"
+        _write(stem.with_suffix(".jsonl"), head.encode() + lines)
 
     def take(self, other: "Store") -> None:
         """Adds the parts and notes of another store of the same run; parts that are here already are left alone."""
@@ -51,7 +73,8 @@ class Store:
     def runs(self) -> dict[int, list[dict[str, Any]]]:
         """What each process did, oldest first."""
         found = {int(p.stem.partition("-")[2]): p for p in self.folder.glob("runs-*.json")}
-        return {process: read_json(path) for process, path in sorted(found.items())}
+        runs = {process: read_json(path, default=[]) for process, path in sorted(found.items())}
+        return {process: of_one for process, of_one in runs.items() if of_one}
 
     def ids(self) -> set[str]:
         """Ids of all stored items."""
@@ -74,15 +97,38 @@ class Store:
         return items, {name: np.concatenate(part) for name, part in pieces.items()}
 
 
+def _seal(store: str, items: bytes, arrays: bytes) -> dict[str, str]:
+    """The first line of a part: which run it belongs to, and the hashes of what it holds."""
+    return {
+        "store": store,
+        "items_sha256": hashlib.sha256(items).hexdigest(),
+        "arrays_sha256": hashlib.sha256(arrays).hexdigest(),
+    }
+
+
 def _items(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as stream:
+        next(stream)  # the seal
         for line in stream:
             yield json.loads(line)
 
 
-def read_json(path: Path) -> Any:
-    """What `write_json` wrote."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def read_json(path: Path, default: Any = None) -> Any:
+    """What `write_json` wrote.
+
+    Raises:
+        ValueError: when it is damaged; with a default, that is given instead.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if default is not None and not isinstance(found, type(default)):
+            raise ValueError(f"a {type(found).__name__}")
+        return found
+    except ValueError as error:
+        if default is None:
+            raise ValueError(f"{path}: damaged ({error}); delete it and run again") from error
+        log.warning("%s: damaged (%s), left aside", path, error)
+        return default
 
 
 def write_json(path: Path, facts: Any) -> None:
@@ -91,7 +137,7 @@ def write_json(path: Path, facts: Any) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    aside = path.with_name(path.name + ".new")
+    aside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.new")
     with aside.open("wb") as stream:
         stream.write(data)
         stream.flush()

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+LISTED = ("model", "attention", "operator", "benchmark", "weight")
+
 
 class UnknownName(KeyError):
     """A name that no registry entry has; its text is one sentence with the nearest names.
@@ -20,7 +22,7 @@ class UnknownName(KeyError):
         known = list(known)
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         asked = f"did you mean {', '.join(near)}?" if near else ""
-        hint = " ".join(filter(None, (asked, hint))) or f"`foveal list {kind}s` shows all {len(known)}"
+        hint = " ".join(filter(None, (asked, hint))) or _all(kind, known)
         self.text = f"no {kind} {name!r}; {hint}"
         super().__init__(self.text)
 
@@ -29,6 +31,14 @@ class UnknownName(KeyError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self.text,)
+
+
+def _all(kind: str, known: list[str]) -> str:
+    if kind == "model":
+        return "`foveal list models` shows ours, timm.list_models() timm's"
+    if kind in LISTED:
+        return f"`foveal list {kind}s` shows what there is"
+    return f"there are {', '.join(known[:12])}{', …' if len(known) > 12 else ''}"
 
 
 def _restore(text: str) -> UnknownName:

@@ -147,7 +147,9 @@ def _dense(call: Call) -> Tensor:
     bias = None
     if call.table is not None:
         regions = call.rows * call.cols
-        bias = call.q.new_full((b, regions, regions), float("-inf")).scatter(-1, call.table, 0.0)
+        # a region that a table holds twice counts twice, as its gathered copies would: log 2 on its logits
+        once = torch.ones((), dtype=call.q.dtype, device=call.q.device).expand(call.table.shape)
+        bias = call.q.new_zeros((b, regions, regions)).scatter_add(-1, call.table, once).log()
         of_query = _token_regions((height, width), call.rows, call.cols, bias.device)
         of_key = _token_regions((k.shape[1], k.shape[2]), call.rows, call.cols, bias.device)
         bias = bias.index_select(2, of_key).index_select(1, of_query).unsqueeze(1)  # (B, 1, N, M)
@@ -381,6 +383,8 @@ def bilevel_routing(
             "bilevel_routing: q and k have to agree in batch and channels, k and v in all but channels, "
             f"got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}"
         )
+    if num_heads < 1 or rows < 1 or cols < 1:
+        raise ValueError(f"bilevel_routing: num_heads and regions have to be 1 or more, got {num_heads} and {regions}")
     if q.shape[-1] % num_heads or v.shape[-1] % num_heads:
         raise ValueError(f"bilevel_routing: {num_heads} heads do not divide {q.shape[-1]} or {v.shape[-1]} channels")
     for x in (q, k):

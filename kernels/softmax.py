@@ -67,7 +67,8 @@ def _sdpa(call: Call) -> Tensor:
     if mask.dtype == torch.bool:
         safe = mask | ~rows
     else:
-        safe = mask.to(q.dtype).masked_fill(~rows, 0)
+        lowest = torch.finfo(q.dtype).min / 2  # a bias below that would overflow into "may not be attended"
+        safe = mask.clamp(lowest, -lowest).to(q.dtype).masked_fill(~allowed, float("-inf")).masked_fill(~rows, 0)
     safe = safe.expand(*safe.shape[:-2], q.shape[-2], k.shape[-2])
     return F.scaled_dot_product_attention(q, k, v, attn_mask=safe, scale=scale).masked_fill(~rows, 0)
 

@@ -84,6 +84,7 @@ def load_weights(
     except WeightsError as error:
         raise WeightsError(f"{_end(file)}: {error}") from error
 
+    _refuse_other_numbers(_end(file), fit.state, own)
     unexpected = [name for name in fit.state if name not in own]
     loadable = {name: tensor for name, tensor in fit.state.items() if name in own}
     missing = _missing(own, {*fit.state, *fit.skipped, *fit.unfit})
@@ -109,6 +110,15 @@ def load_weights(
     )
     _log(report)
     return report
+
+
+def _refuse_other_numbers(source: str, state: dict[str, Tensor], own: dict[str, Tensor]) -> None:
+    """Whole or complex numbers in place of floating ones would be cast to garbage without a word."""
+    for name, tensor in state.items():
+        if name in own and own[name].is_floating_point() and not tensor.is_floating_point():
+            raise WeightsError(
+                f"{source}: {name} holds {tensor.dtype}, the model needs floating numbers; is this a quantised file?"
+            )
 
 
 def _inside(model: nn.Module) -> tuple[nn.Module, bool]:

@@ -20,7 +20,7 @@ from foveal.weights.saving import save as save_file
 from foveal.zoo import UnknownName, foreign, registry
 from foveal.zoo.features import FeatureNet
 from foveal.zoo.labels import labels_for
-from foveal.zoo.transforms import at, from_timm
+from foveal.zoo.transforms import at, from_timm, to_timm
 
 log = logging.getLogger("foveal")
 RANDOM = "random weights"
@@ -124,7 +124,7 @@ def create_model(
         model, info = _from_elsewhere(full_name, loads, features_only, out_indices, options)
     if features_only:
         info = replace(info, options=info.options | {"features_only": True, "out_indices": out_indices})
-    model.foveal = info  # type: ignore[assignment]
+    _carry(model, info)
     if source is not None:
         _load(model, source, strict=strict, ema=ema)
     elif info.guessed:
@@ -211,8 +211,22 @@ def _load(model: nn.Module, source: Source, *, strict: bool, ema: bool) -> LoadR
     report = load_file(model, source.path, strict=strict, ema=ema, key_map=key_map)
     if info is not None:
         names = labels_for(getattr(model, "num_classes", None))
-        model.foveal = _after_loading(info, source, report, names)  # type: ignore[assignment]
+        _carry(model, _after_loading(info, source, report, names))
     return report
+
+
+def _carry(model: nn.Module, info: ModelInfo) -> None:
+    """Writes what a model is on the model, for timm's tools too where it is one of ours."""
+    model.foveal = info  # type: ignore[assignment]
+    if entry := registry.models().get(info.arch):
+        cfg = to_timm(info.preprocessing) | {
+            "architecture": entry.name,
+            "num_classes": getattr(model, "num_classes", 0),
+            "first_conv": "downsample_layers.0.0",
+            "classifier": "head",
+            "origin_url": entry.source,
+        }
+        model.pretrained_cfg = model.default_cfg = cfg  # type: ignore[assignment]
 
 
 def _after_loading(info: ModelInfo, source: Source, report: LoadReport, names: tuple[str, ...]) -> ModelInfo:

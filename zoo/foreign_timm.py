@@ -1,14 +1,17 @@
 """Models of timm, by bare name or as ``timm:NAME``, ``hf-hub:…``, ``local-dir:…``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import timm
+from huggingface_hub import constants as hub_constants
 from torch import nn
 
 from foveal.weights.catalogue import rows, rows_of
 from foveal.weights.errors import WeightsError
+from foveal.weights.fetch import is_offline
 from foveal.zoo import UnknownName, registry
 from foveal.zoo.foreign import Foreign, parse, without_unknown_size
 from foveal.zoo.labels import labels_for
@@ -34,11 +37,23 @@ def build(
     return Foreign(model, options, from_timm(getattr(model, "pretrained_cfg", {})), weights=given, labels=labels)
 
 
+@contextmanager
+def _hub_as_we_are() -> Iterator[None]:
+    """Offline, the hub's client looks into its cache alone; else it would ask a dead network for a minute."""
+    before = hub_constants.HF_HUB_OFFLINE
+    hub_constants.HF_HUB_OFFLINE = before or is_offline()
+    try:
+        yield
+    finally:
+        hub_constants.HF_HUB_OFFLINE = before
+
+
 def _create(name: str, arch: str, pretrained: bool, options: dict[str, Any]) -> nn.Module:
     try:
-        return without_unknown_size(
-            partial(timm.create_model, name.removeprefix("timm:"), pretrained=pretrained), options
-        )
+        with _hub_as_we_are():
+            return without_unknown_size(
+                partial(timm.create_model, name.removeprefix("timm:"), pretrained=pretrained), options
+            )
     except RuntimeError as error:
         if str(error).startswith("Invalid pretrained tag"):
             known = [*timm.list_models(f"{arch}.*", pretrained=True), *(row.name for row in rows_of(arch))]

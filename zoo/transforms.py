@@ -126,6 +126,22 @@ def from_timm(cfg: dict[str, Any]) -> Preprocessing:
     return at(spec, channels, (shape[0], shape[1]))
 
 
+def to_timm(spec: Preprocessing) -> dict[str, Any]:
+    """The fields of timm's pretrained_cfg that say the same.
+
+    >>> from_timm(to_timm(Preprocessing(28, (0.5,), (0.25,), "bilinear", 1.0, "squash"))).mean
+    (0.5,)
+    """
+    return {
+        "input_size": (len(spec.mean), *spec.shape),
+        "mean": spec.mean,
+        "std": spec.std,
+        "interpolation": spec.interpolation,
+        "crop_pct": spec.crop_pct,
+        "crop_mode": "center" if spec.crop_mode == "shorter" else spec.crop_mode,
+    }
+
+
 def at(spec: Preprocessing, channels: int, size: int | tuple[int, int]) -> Preprocessing:
     """The same preprocessing for another number of channels and another size.
 

@@ -11,6 +11,7 @@ from foveal.zoo.timm_bridge import register_when_imported
 
 if TYPE_CHECKING:
     from foveal.eval.runner import evaluate
+    from foveal.exporting import export
     from foveal.kernels._operator import forced, why
     from foveal.kernels.registry import get_operator as operator
     from foveal.kernels.registry import list_operators
@@ -30,6 +31,7 @@ _HOMES = {
     "WeightsError": "weights",
     "create_model": "zoo.create",
     "evaluate": "eval.runner",
+    "export": "exporting",
     "forced": "kernels._operator",
     "list_attentions": "zoo.registry",
     "list_models": "zoo.registry",
@@ -53,6 +55,7 @@ __all__ = [
     "__version__",
     "create_model",
     "evaluate",
+    "export",
     "forced",
     "list_attentions",
     "list_models",

@@ -30,9 +30,18 @@ err = Console(stderr=True, **PLAIN)
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from foveal import __version__
+
+        print(f"foveal {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def _root(
     verbose: Annotated[bool, typer.Option("--verbose", help="Say more, e.g. which kernel path ran.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     """foveal: attention, backbone, task and benchmark, each chosen by name."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
@@ -345,10 +354,11 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Print the results in a folder."""
-    from foveal.eval.results import as_csv, as_markdown, load_results, table
+    from foveal.eval.results import as_csv, as_markdown, check_expectations, load_results, table
 
     _one_of("--format", format, ["table", "md", "csv"])
     found = load_results(results)
+    check_expectations(expect or [], [metric for result in found for metric in result["metrics"]])
     if as_json:
         print_json(found)
     elif format == "table":

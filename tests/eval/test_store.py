@@ -87,11 +87,9 @@ def test_order_and_shards_change_nothing(tmp_path):
     other.append(items("d"), logits(4), process=1)
     other.append(items("c", "b"), logits(3, 2))
     other.append(items("a"), logits(1), process=1)
-    assert sorted(p.name for p in other.folder.glob("*.jsonl")) == [
-        "part-0-00000.jsonl",
-        "part-1-00000.jsonl",
-        "part-1-00001.jsonl",
-    ]
+    assert sorted(p.name.rpartition("-")[0] for p in other.folder.glob("*.jsonl")) == [
+        "part-0-00000", "part-1-00000", "part-1-00001",
+    ]  # fmt: skip
     assert by_id(one) == by_id(other)
 
 
@@ -120,3 +118,42 @@ def test_json_is_whole_ascii_and_strict(tmp_path, killed_after):
     with pytest.raises(KeyboardInterrupt):
         write_json(tmp_path / "x.json", "new")
     assert json.loads((tmp_path / "x.json").read_text())["ids"] == ["ü", "\udce9"]
+
+
+def test_parts_of_another_run_and_changed_parts_are_computed_again(tmp_path, caplog):
+    """A part is bound to its run and to its bytes: copied over, cut, swapped or edited it does not count."""
+    store, other = Store(tmp_path / "key"), Store(tmp_path / "other")
+    store.append(items("a"), logits(1))
+    store.append(items("b"), logits(2))
+    other.append(items("c"), logits(3))
+    for path in other.folder.iterdir():
+        (store.folder / path.name).write_bytes(path.read_bytes())
+    assert Store(tmp_path / "key").ids() == {"a", "b"}
+    first, second, *_ = sorted(p for p in store.folder.glob("*.safetensors") if "part-0-0000" in p.name)
+    mine = [p for p in (first, second) if '"store": "key"' in p.with_suffix(".jsonl").read_text()]
+    mine[0].write_bytes(mine[0].read_bytes()[:-4])
+    assert len(Store(tmp_path / "key").ids()) == 1
+    lines = sorted(store.folder.glob("*.jsonl"))
+    for path in lines:
+        path.write_text(path.read_text().replace('"row": 0', '"row": null'))
+    assert Store(tmp_path / "key").ids() == set()
+    assert "not a whole part of this run" in caplog.text
+
+
+def test_two_runs_that_add_to_one_store_at_once_lose_nothing(tmp_path):
+    """Each part has a name of its own."""
+    one, two = Store(tmp_path / "key"), Store(tmp_path / "key")
+    for i in range(5):
+        one.append(items(f"a{i}"), logits(i + 1))
+        two.append(items(f"b{i}"), logits(10 * i + 1))
+    joined = Store(tmp_path / "key")
+    assert len(joined.ids()) == 10
+    assert by_id(joined)["b4"] == [41, -41]
+
+
+def test_damaged_notes_are_left_aside(tmp_path, caplog):
+    store = Store(tmp_path)
+    store.note_run({"items": 1}, 0)
+    (tmp_path / "runs-0.json").write_text("{")
+    assert store.runs() == {}
+    assert "damaged" in caplog.text

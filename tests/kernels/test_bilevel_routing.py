@@ -111,3 +111,15 @@ def test_refusals(change, message):
     arguments = {name: torch.zeros(2, 6, 6, 8) for name in "qkv"} | {"num_heads": 2, "regions": (3, 3), "topk": 9}
     with pytest.raises(ValueError, match=message):
         bilevel_routing(**(arguments | change))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_region_named_twice_counts_twice(path):
+    q, k, v = _maps(1, 4, 4, 8)
+    table = torch.tensor([[[0, 0, 1]] * 4])
+    arguments = {"num_heads": 2, "regions": (2, 2), "table": table}
+    once = bilevel_routing(q, k, v, **(arguments | {"table": table[..., 1:]}))
+    with forced(bilevel_routing=path):
+        got = bilevel_routing(q, k, v, **arguments)
+    torch.testing.assert_close(got, bilevel_routing.reference(q, k, v, **arguments), rtol=1e-5, atol=1e-6)
+    assert (got - once).abs().max() > 1e-3

@@ -23,5 +23,6 @@ def test_declared_reads_literals_only(tmp_path):
 def test_unknown_name_is_a_sentence_and_survives_pickling():
     error = UnknownName("model", "nothing_alike", ["a", "b"])
     assert isinstance(error, KeyError)
-    assert str(error) == "no model 'nothing_alike'; `foveal list models` shows all 2"
+    assert str(error) == "no model 'nothing_alike'; `foveal list models` shows ours, timm.list_models() timm's"
+    assert str(UnknownName("path", "zzz", ["a", "b"])) == "no path 'zzz'; there are a, b"
     assert str(pickle.loads(pickle.dumps(error))) == str(error)

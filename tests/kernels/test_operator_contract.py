@@ -154,3 +154,15 @@ def test_bc26_float32_gradients_are_the_reference_s():
     slow = torch.autograd.grad(softmax.reference(q, k, v).square().sum(), (q, k, v))
     for a, b in zip(fast, slow):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("path", list(softmax.paths))
+def test_float_masks_wider_than_the_queries_stay_finite(path):
+    q, k, v = torch.randn(3, 1, 1, 3, 4, generator=torch.Generator().manual_seed(0)).half().unbind(0)
+    mask = torch.zeros(1, 1, 3, 3)
+    v = v.abs() + 1.25
+    mask[..., 1, :] = -1e9  # beyond half precision, yet not -inf: the row still attends to everything
+    with forced(softmax=path):
+        got = softmax(q, k, v, mask=mask)
+    assert (got[0, 0, 1] > 1).all()  # a mean of values above 1, as zeros are not
+    assert (got[0, 0, 1] < v.max()).all()

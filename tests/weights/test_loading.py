@@ -266,3 +266,12 @@ def test_linear_and_1x1_convolution_take_each_others_weights(tmp_path):
     assert torch.equal(conv[0].weight.flatten(1), linear[0].weight)
     report = load_weights(linear, saved(tmp_path, conv.state_dict()))
     assert report.adapted == {"0.weight": ((4, 3, 1, 1), (4, 3))}
+
+
+def test_whole_numbers_are_not_taken_for_weights(tmp_path):
+    model = torch.nn.Linear(3, 2)
+    before = model.weight.clone()
+    torch.save({name: tensor.to(torch.int8) for name, tensor in model.state_dict().items()}, tmp_path / "q.pth")
+    with pytest.raises(WeightsError, match=r"weight holds torch.int8, the model needs floating numbers"):
+        load_weights(model, tmp_path / "q.pth")
+    assert torch.equal(model.weight, before)

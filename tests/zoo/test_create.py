@@ -504,3 +504,19 @@ def test_preprocessing_of_random_weights_is_that_of_the_models_known_ones():
     assert (spec.mean, spec.crop_pct, spec.shape) == (known.mean, known.crop_pct, (96, 96))
     assert len(foveal.create_model("biformer_nano").foveal.preprocessing.mean) == 3
     assert len(foveal.create_model("biformer_nano", in_chans=1).foveal.preprocessing.mean) == 1
+
+
+def test_timm_reads_our_preprocessing():
+    from timm.data import resolve_model_data_config
+
+    model = foveal.create_model("biformer_nano", pretrained=True)
+    spec = model.foveal.preprocessing
+    found = resolve_model_data_config(model)
+    assert (found["input_size"], found["mean"], found["std"]) == ((1, 28, 28), spec.mean, spec.std)
+    assert found["crop_pct"] == spec.crop_pct
+    assert model.pretrained_cfg["num_classes"] == model.num_classes == 10
+
+
+def test_offline_timm_weights_are_one_sentence_at_once():
+    with pytest.raises(foveal.WeightsError, match="timm could not fetch its weights"):
+        foveal.create_model("timm:resnet18", pretrained=True)

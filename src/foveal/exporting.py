@@ -4,19 +4,19 @@ The file is checked before it is there: it is written aside, read back, run on s
 at and compared with the model; what differs is refused.
 """
 
+import contextlib
 import copy
 import importlib
 import json
 import os
 import re
-import sys
-import types
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -78,7 +78,7 @@ def export(
     frozen = _frozen(model, name, format)
     cases = _cases(frozen, name, spec, dynamic)
     program = _trace(frozen, name, spec, dynamic)
-    facts["smallest"] = _smallest(program)
+    facts["smallest"] = _smallest(program, name)
 
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{uuid.uuid4().hex}.part{SUFFIXES[format]}")
@@ -156,9 +156,9 @@ def _frozen(model: nn.Module, name: str, format: str) -> nn.Module:
     return copy.deepcopy(model).cpu().eval().requires_grad_(False)
 
 
-def _picture(batch: int, channels: int, height: int, width: int, seed: int) -> Tensor:
+def _picture(batch: int, channels: int, height: int, width: int) -> Tensor:
     """Soft blobs with grain: as in a photograph, regions differ by far more than rounding does."""
-    draw = torch.Generator().manual_seed(seed)
+    draw = torch.Generator().manual_seed(0)
     blobs = F.interpolate(torch.randn(batch, channels, 9, 9, generator=draw), (height, width), mode="bicubic")
     return blobs + 0.3 * torch.randn(batch, channels, height, width, generator=draw)
 
@@ -166,27 +166,29 @@ def _picture(batch: int, channels: int, height: int, width: int, seed: int) -> T
 def _cases(
     model: nn.Module, name: str, spec: Preprocessing, dynamic: tuple[str, ...]
 ) -> list[tuple[Tensor, list[Tensor]]]:
-    """Inputs and the model's answers: its own size, another one, and an odd one where it takes that."""
+    """Inputs and the model's answers: at its own size, at a larger one, and at the least divisible one it takes."""
     height, width = spec.shape
-    sizes = [
-        {"batch": 1, "height": height, "width": width},
-        {"batch": 3, "height": height + -(-height // 7), "width": width + -(-3 * width // 7)},
-        {"batch": 2, "height": height * 4 // 5 | 1, "width": width * 3 // 5 | 1},
-    ]
-    cases: list[tuple[Tensor, list[Tensor]]] = []
-    for seed, varied in enumerate(sizes):
-        batch, down, across = (varied[axis] if axis in dynamic else sizes[0][axis] for axis in AXES)
-        x = _picture(batch, len(spec.mean), down, across, seed)
-        try:
-            cases.append((x, _eager(model)(x)))
-        except Exception as error:
-            if seed == 0:
-                raise
-            if seed == 1:
-                raise ValueError(
-                    f"{name}: runs at {height}x{width} but not at {down}x{across} ({_reason(error)}), so its size "
-                    "can't vary; export it with dynamic=('batch',)"
-                ) from error
+    own = {"batch": 1, "height": height, "width": width}
+    run = _eager(model)
+
+    def case(batch: int, height: int, width: int) -> tuple[Tensor, list[Tensor]]:
+        asked = {"batch": batch, "height": height, "width": width}
+        batch, height, width = (asked[axis] if axis in dynamic else own[axis] for axis in AXES)
+        x = _picture(batch, len(spec.mean), height, width)
+        return x, run(x)
+
+    cases = [case(**own)]
+    try:
+        cases.append(case(3, height + -(-height // 7), width + -(-3 * width // 7)))
+    except Exception as error:
+        raise ValueError(
+            f"{name}: runs at {height}x{width} but not at other sizes ({_reason(error)}), so these can't vary; "
+            "export it with dynamic=('batch',)"
+        ) from error
+    for step in (1, 2, 4, 8, 16, 32):
+        with contextlib.suppress(Exception):  # a model of patches takes whole ones
+            cases.append(case(2, (height * 4 // 5 // step | 1) * step, (width * 3 // 5 // step | 1) * step))
+            break
     return cases
 
 
@@ -205,7 +207,7 @@ def _trace(model: nn.Module, name: str, spec: Preprocessing, dynamic: tuple[str,
     x = torch.zeros(batch, len(spec.mean), height, width)
     varies = {AXES[axis]: Dim.DYNAMIC for axis in dynamic}
     paths = {operator: PATHS.get(operator, "reference") for operator in list_operators()}
-    # backed_size_oblivious: a size of 1 is not another program; deferred asserts: nor is a layout in memory
+    # oblivious: a size of 1 is not another program; deferred: what torch asks of layouts is asked again at run time
     try:
         with forced(**paths), tracing.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
             program = torch.export.export(
@@ -228,14 +230,23 @@ def _symbols(program: ExportedProgram) -> dict[str, Any]:
     return {axis: shape[i].node.expr for axis, i in AXES.items() if isinstance(shape[i], torch.SymInt)}
 
 
-def _smallest(program: ExportedProgram) -> dict[str, int]:
-    """The smallest height and width that the program was traced for."""
-    ranges = program.range_constraints
-    return {
-        axis: max(1, int(ranges[symbol].lower))
-        for axis, symbol in _symbols(program).items()
-        if axis != "batch" and symbol in ranges
-    }
+def _smallest(program: ExportedProgram, name: str) -> dict[str, int]:
+    """The smallest height and width that the program was traced for.
+
+    Raises:
+        ValueError: when there is a largest one.
+    """
+    found = {}
+    for axis, symbol in _symbols(program).items():
+        allowed = program.range_constraints.get(symbol)
+        if allowed is None or axis == "batch":
+            continue
+        if isinstance(allowed.upper, sympy.Integer):
+            raise ValueError(
+                f"{name}: above a {axis} of {allowed.upper} its code takes another way, it can't be exported"
+            )
+        found[axis] = max(1, int(allowed.lower))
+    return found
 
 
 def _write_torch(program: ExportedProgram, path: Path, facts: dict[str, Any]) -> None:
@@ -317,12 +328,3 @@ def _reason(error: BaseException) -> str:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0]:.200}" if lines else type(error).__name__
-
-
-class _Callable(types.ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Path:
-        return export(*args, **kwargs)
-
-
-# importing this module makes it the attribute `foveal.export`, which has to stay the function
-sys.modules[__name__].__class__ = _Callable
