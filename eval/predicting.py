@@ -5,7 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,13 +121,24 @@ def _flush(store: Store, items: list[dict[str, Any]], arrays: dict[str, list[np.
         arrays.clear()
 
 
+def in_precision(place: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """A block that computes in a precision: fp32 as it is, bf16 and fp16 through autocast.
+
+    Raises:
+        ValueError: on another precision.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+    dtype = PRECISIONS[precision]
+    return torch.autocast(place.type, dtype) if dtype else nullcontext()
+
+
 def forward(
     predict: Callable[[torch.Tensor], dict[str, np.ndarray]], inputs: torch.Tensor, place: torch.device, precision: str
 ) -> dict[str, np.ndarray]:
     """One batch on its device and in its precision, in halves when memory runs out."""
-    dtype = PRECISIONS[precision]
     try:
-        with torch.inference_mode(), torch.autocast(place.type, dtype) if dtype else nullcontext():
+        with torch.inference_mode(), in_precision(place, precision):
             return predict(inputs.to(place))
     except torch.OutOfMemoryError:
         if len(inputs) == 1:

@@ -12,7 +12,7 @@ from torch import nn
 
 from foveal.eval.benchmark import Benchmark, OnBad, get_benchmark
 from foveal.eval.identity import folder_of, identity
-from foveal.eval.predicting import PRECISIONS, Plan, Progress, fill
+from foveal.eval.predicting import Plan, Progress, fill, in_precision
 from foveal.eval.processes import join
 from foveal.eval.scoring import score
 from foveal.eval.store import Store, read_json, write_json
@@ -85,8 +85,8 @@ def evaluate(
         ValueError: when model and benchmark do not fit, or an option is not one of its choices.
     """
     bench = get_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+    place = pick_device(device)
+    in_precision(place, precision)
     if on_bad not in get_args(OnBad):
         raise ValueError(f"on_bad is one of {', '.join(get_args(OnBad))}, got {on_bad!r}")
     for option, value in (("batch_size", batch_size), ("limit", limit), ("threads", threads)):
@@ -97,7 +97,6 @@ def evaluate(
     if timeout is not None and not 0 < timeout <= 1e6:
         raise ValueError(f"timeout has to be positive and at most a million seconds, got {timeout}")
     share = join(shard)
-    place = pick_device(device)
     data = bench.read(data_root)
     net = create_model(model, pretrained=True) if isinstance(model, str) else model
     protocol = importlib.import_module(f"foveal.eval.protocols.{bench.protocol}")

@@ -429,3 +429,17 @@ def test_usage_errors(call, command):
     assert "Usage: foveal" in done.stderr
     assert "Error: " in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_classify_in_another_precision(call, tmp_path):
+    from PIL import Image
+
+    Image.new("L", (28, 28), 90).save(tmp_path / "grey.png")
+    full, half = (
+        json.loads(call("classify", str(tmp_path / "grey.png"), "--device", "cpu", "--precision", p, "--json").stdout)
+        for p in ("fp32", "bf16")
+    )
+    assert half[0]["label"] == full[0]["label"]
+    assert 0 < abs(half[0]["probability"] - full[0]["probability"]) < 0.1
+    wrong = call("classify", str(tmp_path / "grey.png"), "--precision", "fp8")
+    assert (wrong.returncode, "precision is one of fp32, bf16, fp16" in wrong.stderr) == (2, True)

@@ -1,6 +1,7 @@
 """Pictures listed in a csv file with the columns path and label; paths are relative to the file."""
 
 import csv
+import posixpath
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,8 +32,9 @@ def read(root: Path | None) -> Pictures:
     if not rows:
         raise DataMissing(f"{root}: lists no pictures")
     ids = [path for path, _ in rows]
-    if len(set(ids)) != len(ids):
-        twice = next(path for path in ids if ids.count(path) > 1)
+    places = [posixpath.normpath(path) for path in ids]  # ./a.png is a.png
+    if len(set(places)) != len(places):
+        twice = next(place for place in places if places.count(place) > 1)
         raise DataMissing(f"{root}: {twice} is listed twice")
     targets, classes = targets_of([label for _, label in rows], root)
     return Pictures(ids, [root.parent / path for path in ids], targets, classes)

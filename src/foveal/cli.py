@@ -330,16 +330,22 @@ def classify(
     model: Annotated[str, typer.Option(help="Name with or without tag, or a file that foveal saved.")] = "",
     weights: Annotated[str, typer.Option(help="A tag, a file or a folder.")] = "",
     top: Annotated[int, typer.Option(min=1, help="How many answers.")] = 5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, bf16, fp16.")] = "fp32",
     as_json: AsJson = False,
 ) -> None:
     """Name what is on a picture."""
     from foveal.eval.models import model_for
+    from foveal.eval.predicting import in_precision
+    from foveal.eval.runner import pick_device
     from foveal.tasks.classification import DEFAULT_MODEL
     from foveal.tasks.classification import classify as run
 
     if not model:
         say(f"model: {DEFAULT_MODEL}, which ships; it knows grey 28x28 pictures of clothes on black", "dim")
-    answers = run(model_for(model or DEFAULT_MODEL, weights), image, topk=top)
+    place = pick_device(device)
+    with in_precision(place, precision):
+        answers = run(model_for(model or DEFAULT_MODEL, weights).to(place), image, topk=top)
     if as_json:
         print_json([vars(a) for a in answers])
     else:

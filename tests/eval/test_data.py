@@ -278,3 +278,9 @@ def test_every_declaration_can_be_used():
         assert bench.main in bench.metrics
         assert bench.source
         assert bench.version >= 1
+
+
+def test_two_spellings_of_one_path_are_one_picture(tmp_path):
+    (tmp_path / "list.csv").write_text("path,label\na.png,0\n./a.png,1\n")
+    with pytest.raises(DataMissing, match=r"a\.png is listed twice"):
+        get_benchmark("csv").read(tmp_path / "list.csv")

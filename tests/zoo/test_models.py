@@ -738,3 +738,12 @@ def test_a_name_that_timm_has_too_is_an_error(monkeypatch):
     monkeypatch.setitem(_registry._model_entrypoints, "biformer_nano", biformer_nano)
     with pytest.raises(ValueError, match=f"model 'biformer_nano' is defined by both foveal and {__name__}"):
         register()
+
+
+@pytest.mark.parametrize("options", [{"num_classes": -1}, {"in_chans": 0}, {"num_classes": "10"}, {"in_chans": -3}])
+def test_counts_that_cannot_be(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"BiFormer: {name} is a whole number of at least"):
+        foveal.create_model("biformer_nano", **options)
+    with pytest.raises(ValueError, match="num_classes is a whole number"):
+        foveal.create_model("biformer_nano").reset_classifier(-1)

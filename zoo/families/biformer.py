@@ -107,6 +107,11 @@ class BatchNorm2d(nn.BatchNorm2d):
         return super().forward(x)
 
 
+def _check_count(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"BiFormer: {name} is a whole number of at least {least}, got {value!r}")
+
+
 class PatchConv2d(nn.Conv2d):
     """A convolution with stride = kernel that covers any size: zeros are added below and right."""
 
@@ -192,6 +197,8 @@ class BiFormer(nn.Module):
     ):
         super().__init__()
         self.cfg = cfg
+        _check_count("in_chans", in_chans, 1)
+        _check_count("num_classes", num_classes, 0)
         self.num_classes = num_classes
         self.num_features = self.head_hidden_size = self.embed_dim = cfg.dims[-1]
         self.grad_checkpointing = False
@@ -318,6 +325,7 @@ class BiFormer(nn.Module):
         """A fresh head of ``num_classes`` (0: none), on the device and in the dtype of the model."""
         if global_pool not in (None, "avg"):
             raise ValueError(f"BiFormer: pooling is avg, got {global_pool!r}")
+        _check_count("num_classes", num_classes, 0)
         like = self.downsample_layers[0][0].weight  # type: ignore[index]
         self.num_classes = num_classes
         self.head = nn.Identity()
