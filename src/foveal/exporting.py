@@ -90,6 +90,8 @@ def export(
             _write_torch(program, aside, facts)
             run = _torch_run(aside)
         _check(run, cases, name)
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
@@ -183,7 +185,7 @@ def _cases(
     except Exception as error:
         raise ValueError(
             f"{name}: runs at {height}x{width} but not at other sizes ({_reason(error)}), so these can't vary; "
-            "export it with dynamic=('batch',)"
+            "export it with dynamic=('batch',), --dynamic batch"
         ) from error
     for step in (1, 2, 4, 8, 16, 32):
         with contextlib.suppress(Exception):  # a model of patches takes whole ones
@@ -214,7 +216,7 @@ def _trace(model: nn.Module, name: str, spec: Preprocessing, dynamic: tuple[str,
                 model, (x,), dynamic_shapes=(varies or None,), prefer_deferred_runtime_asserts_over_guards=True
             )
     except Exception as error:
-        hint = "; dynamic=('batch',) may work" if {"height", "width"} & {*dynamic} else ""
+        hint = "; dynamic=('batch',) may work (--dynamic batch)" if {"height", "width"} & {*dynamic} else ""
         what = f" with any {', '.join(dynamic)}" if dynamic else ""
         raise ValueError(f"{name}: torch.export can't follow it{what} ({_reason(error)}){hint}") from error
     program.example_inputs = None  # megabytes of zeros

@@ -137,6 +137,7 @@ class BilevelRoutingAttention(nn.Module):
                 mask = _pad_mask(mask, x.shape[1], x.shape[2])
         q, k, v = self.qkv(x).split([self.qk_dim, self.qk_dim, self.dim], -1)
         # the fewest regions of this size that cover the map: regions that are all padding do not exist
+        # (no -(-n // m): ONNX divides towards zero)
         sides = [(n + self.n_win - 1) // self.n_win for n in x.shape[1:3]]
         out = self._attend(q, k, v, (sides[0], sides[1]), mask)
         return self.wo(self._enhance(out, v, mask))[:, :height, :width]
@@ -160,9 +161,7 @@ class BilevelRoutingAttention(nn.Module):
         regions = (q.shape[1] // region[0], q.shape[2] // region[1])
         return self._route(q, k, v, regions, mask)[:, :height, :width]
 
-    def _attend_any_size(
-        self, q: Tensor, k: Tensor, v: Tensor, region: tuple[int, int], mask: Tensor | None
-    ) -> Tensor:
+    def _attend_any_size(self, q: Tensor, k: Tensor, v: Tensor, region: tuple[int, int], mask: Tensor | None) -> Tensor:
         """`_attend` for sizes that vary: always n_win regions a side, all of the last ones may be padding.
 
         The map is laid out as one row a region, so that the shape of a region is a matter of indices.
