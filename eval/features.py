@@ -13,7 +13,7 @@ from foveal.eval.data.pictures import Pictures
 from foveal.eval.feature_cache import FeatureCache, Features
 from foveal.eval.identity import structure_hash
 from foveal.eval.measures import versions
-from foveal.eval.predicting import PRECISIONS, Progress, forward
+from foveal.eval.predicting import Progress, check_precision, forward
 from foveal.eval.protocols.classification import batches
 from foveal.eval.runner import pick_device
 from foveal.tasks.modes import eval_mode
@@ -40,7 +40,7 @@ def feature_key(
     >>> [*feature_key(create_model("biformer_nano"), data)][1:5]
     ['state_sha256', 'structure_sha256', 'preprocessing', 'precision']
     """
-    _check_precision(precision)
+    check_precision(precision)
     code = versions()
     return {
         "features": "forward_head(forward_features(x), pre_logits=True)",
@@ -53,11 +53,6 @@ def feature_key(
         "on_bad": on_bad,
         "code": {name: code[name] for name in ("foveal", "torch", "timm")},
     }
-
-
-def _check_precision(precision: str) -> None:
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
 
 
 def pre_logits(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -125,7 +120,7 @@ def features_of(
         raise ValueError("features_of: there are no pictures in the data")
     if on_bad not in get_args(OnBad):
         raise ValueError(f"on_bad is one of {', '.join(get_args(OnBad))}, got {on_bad!r}")
-    _check_precision(precision)
+    check_precision(precision)
     if batch_size < 1 or workers < 0:
         raise ValueError(f"batch_size has to be 1 or more and workers 0 or more, got {batch_size} and {workers}")
     place = pick_device(device)

@@ -121,14 +121,23 @@ def _flush(store: Store, items: list[dict[str, Any]], arrays: dict[str, list[np.
         arrays.clear()
 
 
+def check_precision(precision: str) -> None:
+    """Refuses what `PRECISIONS` does not have.
+
+    Raises:
+        ValueError: with the choices.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+
+
 def in_precision(place: torch.device, precision: str) -> AbstractContextManager[Any]:
     """A block that computes in a precision: fp32 as it is, bf16 and fp16 through autocast.
 
     Raises:
         ValueError: on another precision.
     """
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+    check_precision(precision)
     dtype = PRECISIONS[precision]
     return torch.autocast(place.type, dtype) if dtype else nullcontext()
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from foveal.eval.benchmark import Benchmark, OnBad, get_benchmark
 from foveal.eval.identity import folder_of, identity
-from foveal.eval.predicting import Plan, Progress, fill, in_precision
+from foveal.eval.predicting import Plan, Progress, check_precision, fill
 from foveal.eval.processes import join
 from foveal.eval.scoring import score
 from foveal.eval.store import Store, read_json, write_json
@@ -86,7 +86,7 @@ def evaluate(
     """
     bench = get_benchmark(benchmark) if isinstance(benchmark, str) else benchmark
     place = pick_device(device)
-    in_precision(place, precision)
+    check_precision(precision)
     if on_bad not in get_args(OnBad):
         raise ValueError(f"on_bad is one of {', '.join(get_args(OnBad))}, got {on_bad!r}")
     for option, value in (("batch_size", batch_size), ("limit", limit), ("threads", threads)):

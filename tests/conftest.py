@@ -1,6 +1,7 @@
 """What holds for every test: nothing is fetched, and a person's own cache and settings play no part."""
 
 import pytest
+import torch
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +12,12 @@ def sealed(monkeypatch, tmp_path_factory):
     monkeypatch.setenv("FOVEAL_HOME", str(tmp_path_factory.getbasetemp() / "foveal-home"))
     for name in ("FOVEAL_DATA", "FOVEAL_PATH"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def one_thread():
+    """Small models are fastest on one thread, on a busy machine by far."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

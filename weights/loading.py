@@ -1,7 +1,6 @@
 """Weights from a file into a model: strict unless asked otherwise, and with a report of what was done."""
 
 import difflib
-import hashlib
 import logging
 from dataclasses import dataclass
 from os import PathLike
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from foveal.weights.adapting import Shapes, adapt
 from foveal.weights.errors import WeightsError
 from foveal.weights.key_maps import KeyMap
+from foveal.weights.places import sha256_of
 from foveal.weights.reading import find_file, read_checkpoint
 
 _logger = logging.getLogger("foveal")
@@ -95,11 +95,9 @@ def load_weights(
 
     target.load_state_dict(loadable, strict=False)
     _tie(target, loadable)
-    with file.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     report = LoadReport(
         source=str(file),
-        sha256=sha256,
+        sha256=sha256_of(file),
         loaded=len(loadable),
         adapted=fit.adapted,
         skipped=fit.skipped | fit.unfit,

@@ -45,11 +45,12 @@ def describe(name: str) -> dict[str, Any]:
 def _model(entry: ModelEntry) -> dict[str, Any]:
     import torch
 
+    from foveal.zoo.features import count_parameters
     from foveal.zoo.registry import build
 
     with torch.device("meta"):
         model = build(entry.name)
-    count = sum(p.numel() for p in model.parameters())
+    count = count_parameters(model)
     return {
         "name": entry.name, "is": "model", "family": entry.family, "attention": entry.attention,
         "tasks": ", ".join(entry.tasks), "parameters": f"{count / 1e6:.2f} M", "any size": entry.any_size,

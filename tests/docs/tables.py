@@ -8,6 +8,7 @@ import torch
 from foveal.eval.benchmark import benchmarks
 from foveal.kernels.registry import describe_operators
 from foveal.weights.catalogue import rows
+from foveal.zoo.features import count_parameters
 from foveal.zoo.registry import build, describe_attentions, models
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ def _models() -> str:
     lines = []
     for entry in models().values():
         with torch.device("meta"):
-            count = sum(p.numel() for p in build(entry.name).parameters())
+            count = count_parameters(build(entry.name))
         known = [row for row in rows().values() if row.arch == entry.name]
         weights = ", ".join(f"`{row.tag}`" + (" (ships)" if row.path else "") for row in known)
         lines.append([f"`{entry.name}`", entry.attention, f"{count / 1e6:.2f} M", weights, entry.source])

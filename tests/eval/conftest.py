@@ -38,12 +38,8 @@ class Constant(Nearest):
 
 
 @pytest.fixture(autouse=True)
-def one_thread():
-    """Small models are fastest on one thread, on a busy machine by far."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def always_one_thread(one_thread):
+    """See `one_thread`."""
 
 
 @pytest.fixture

@@ -14,14 +14,7 @@ import foveal
 from foveal.tasks.classification import classify
 from foveal.zoo.images import ImageError
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small models are fastest on one thread, on a busy machine by far."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
