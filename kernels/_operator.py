@@ -81,7 +81,9 @@ class Operator:
         name: what a user types.
         paths: the paths by name; "reference" is always among them and serves every call.
         cost: call arguments -> Cost of the definition's arithmetic with each operand moved once.
-        examples: a function of (generator seed) giving argument sets for the conformance test.
+        examples: a function giving argument sets for the conformance test.
+        pinned: arguments -> the same ones with every discrete choice (a routing table, kept tokens) given instead of
+            found, so that another dtype can't break a near tie the other way.
         taken: how often each path has run in this process (not counted inside compiled code).
     """
 
@@ -93,12 +95,14 @@ class Operator:
         cost: Callable[[Any], Cost],
         paths: tuple[Path, ...],
         examples: Callable[[], list[dict[str, Any]]],
+        pinned: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ):
         self.name = prepare.__name__
         self._prepare = prepare
         self._cost = cost
         self.paths = {p.name: p for p in (*paths, Path("reference", reference, never, cost))}
         self.examples = examples
+        self.pinned = pinned
         self.taken: Counter[str] = Counter()
         functools.update_wrapper(self, prepare)
         self.__signature__ = inspect.signature(prepare).replace(return_annotation=Tensor)

@@ -329,6 +329,15 @@ def _examples() -> list[dict[str, Any]]:
     ]
 
 
+def _pinned(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The routing as a table; the top region alone stays as ``topk``, which the permutation path needs."""
+    if "topk" not in arguments:
+        return arguments
+    table = bilevel_routing._prepare(**arguments).table
+    rest = {name: value for name, value in arguments.items() if name != "topk"}
+    return rest | ({"topk": arguments["topk"]} if table is None else {"table": table})
+
+
 @operator(
     reference=_reference,
     cost=_cost,
@@ -338,6 +347,7 @@ def _examples() -> list[dict[str, Any]]:
         Path("gather", _gather, never, _gather_cost),
     ),
     examples=_examples,
+    pinned=_pinned,
 )
 def bilevel_routing(
     q: Tensor,

